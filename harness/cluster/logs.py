@@ -216,7 +216,13 @@ def log_files(plan: Plan, host: Host, daemon: str) -> list[str]:
 def matching(
     ssh: Ssh, host: str, paths: Sequence[str], unit: str, pattern: str
 ) -> tuple[str, list[str]]:
-    """Return a host's time zone, and the lines of a log that match a pattern for `grep -E`.
+    """Return a host's time zone, and the lines of a log that match a pattern for `grep -E`."""
+    zone, *lines = ssh.run(host, matching_command(paths, unit, pattern)).stdout.splitlines()
+    return zone, lines
+
+
+def matching_command(paths: Sequence[str], unit: str, pattern: str) -> list[str]:
+    """Return the command that prints a host's time zone, and the matching lines of a log.
 
     Rotated logs are included, in any order. Without paths, the log is the journal of the unit.
     """
@@ -224,8 +230,7 @@ def matching(
     files = " ".join(f"{shlex.quote(path)}*" for path in paths)
     source = f"zcat --force {files}" if files else journal
     script = f"date +%z; {source} | grep --text --extended-regexp '{pattern}' || true"
-    zone, *lines = ssh.run(host, ["sh", "-c", script]).stdout.splitlines()
-    return zone, lines
+    return ["sh", "-c", script]
 
 
 def dated(lines: Iterable[str], zone: str) -> Iterator[tuple[float, str]]:

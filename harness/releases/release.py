@@ -185,6 +185,8 @@ class Behaviour:
     bounds_partition_suspend_time: bool
     # An unknown PreemptMode of a partition is refused; later releases mask the error with GANG.
     refuses_preempt_mode_of_partition: bool
+    # slurmctld forks slurmscriptd, which runs its programs.
+    has_slurmscriptd: bool
     # Without slurmdbd, a partition that names a QOS is refused.
     qos_needs_slurmdbd: bool
     # Include: wildcards work; a relative path starts at the directory of the main file, not at that

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import re
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,6 +29,10 @@ _EXPLAINED = pytest.StashKey[bool]()
 _JOB = re.compile(r"\b(?:job |JobId=)(\d+)")
 # When the first job of a check began (epoch seconds), if that was before the check.
 BEGAN = pytest.StashKey[float]()
+# The fixtures of checks that only look at hosts and clusters. Others run jobs, and those of files
+# with this prefix look at what all others have left.
+_TO_LOOK = {"clusters", "hosts", "plan", "run", "ssh"}
+_LAST = "test_zz_"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,8 +75,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_PLAN] = config.stash[_RUN].plan()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep only the checks that fit the scenario and that the user selected: see selection.py."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
+    """Keep only the checks that fit the scenario and that the user selected: see selection.py.
+
+    Those that only look come first: jobs that start early run meanwhile.
+    """
     needs_of = {
         item.nodeid: {name for mark in item.iter_markers("needs") for name in mark.args}
         for item in items
@@ -87,7 +95,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     except UsageError as error:
         raise pytest.UsageError("\n".join(filter(None, [error.message, error.hint]))) from error
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in selected])
-    items[:] = [item for item in items if item.nodeid in selected]
+    items[:] = sorted(
+        (item for item in items if item.nodeid in selected),
+        key=lambda item: place(item.path.name, item.function),
+    )
+
+
+def place(file: str, check: Callable[..., object]) -> tuple[bool, bool]:
+    """Return a key that sorts the checks of files; those that are alike keep their order."""
+    return file.startswith(_LAST), not only_looks(check)
+
+
+def only_looks(check: Callable[..., object]) -> bool:
+    """Return whether a check runs no jobs, and changes nothing that other checks look at.
+
+    >>> only_looks(lambda ssh, plan: None), only_looks(lambda ssh, jobs: None)
+    (True, False)
+    """
+    return inspect.signature(check).parameters.keys() <= _TO_LOOK
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness import lifecycle, providers, releases, render, slurm_options
-from harness.cluster import slurm
+from harness.cluster import logs, slurm
 from harness.cluster.slurm import FINISHED, JobKey, Reservation, SlurmCluster, job_key
 from harness.elastic import provisioning
 from harness.errors import CommandFailed, WaitTimeout
@@ -43,6 +43,11 @@ cp "$(command -v busybox)" usr/bin/busybox
 for program in sh cat id env echo grep setsid sleep; do ln -s busybox usr/bin/$program; done
 echo inside > where
 """
+
+
+# What slurmctld logs if it cannot save jobs: save_buf_to_state() in state_save.c, and until 24.05
+# dump_all_job_state() in job_mgr.c.
+_NOT_SAVED = "(Can.t save state, .*|Error writing file )[^ ]*/job_state"
 
 
 @dataclass
@@ -429,19 +434,30 @@ def wait_until_answers(cluster: SlurmCluster, timeout: float = 180) -> None:
     )
 
 
-def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan) -> None:
-    """Wait until slurmctld has saved a job with `mark`: it saves every 5 s (SAVE_MAX_WAIT)."""
+def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan, since: float) -> None:
+    """Wait until slurmctld has saved a job with `mark`: it saves every 5 s (SAVE_MAX_WAIT).
+
+    Gives up if it has logged since a time, in seconds since 1970, that it cannot. It may not try
+    again until something else changes.
+    """
     directory = slurm_options.get(plan.slurm_conf(cluster.name), "StateSaveLocation")
+    paths = logs.log_files(plan, plan.host(cluster.controller), "slurmctld")
+    errors = logs.matching_command(paths, "slurmctld", _NOT_SAVED)
+
+    def look() -> tuple[int, str]:
+        find = ("grep", "--quiet", "--text", mark, f"{directory}/job_state")
+        code = cluster.run(*find, check=False).exit_code
+        zone, *lines = cluster.run(*errors).stdout.splitlines()
+        return code, max((text for at, text in logs.dated(lines, zone) if at >= since), default="")
+
     wait_until(
-        lambda: (
-            cluster.run(
-                "grep", "--quiet", "--text", mark, f"{directory}/job_state", check=False
-            ).exit_code
-        ),
-        lambda code: code == 0,
+        look,
+        lambda seen: seen[0] == 0,
         what=f"slurmctld of {cluster.name} to save its jobs in {directory} (StateSaveLocation), "
         f"as seen on {cluster.controller}",
         timeout=120,
+        give_up=lambda seen: bool(seen[1]),
+        show=lambda seen: seen[1] or f"grep of the job ends with {seen[0]}",
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import everywhere
 from testinfra.host import Host
 
-from harness import render, run_secrets, slurm_options
+from harness import releases, render, run_secrets, slurm_options
 from harness.cluster import diagnosis, logs
 from harness.origins import Family
 from harness.plan import DAEMONS, Plan
@@ -28,6 +28,8 @@ from harness.ssh import Ssh
 
 PORT_OF = {daemon: DEFAULT_PORTS[daemon] for daemon in ("slurmctld", "slurmd", "slurmdbd")}
 PROCESS_OF = {"munge": "munged", "mariadb": "mariadbd"}
+# slurmctld's own helper, which runs programs such as PrologSlurmctld for it.
+HELPER = "slurmscriptd"
 # A daemon sends a message to a client that ends at this moment, such as srun after its last step.
 # _writev_timeout() of Slurm notices it in one of three places, and each has its own words.
 PEER_ENDED = (
@@ -90,6 +92,8 @@ HARMLESS = (
 )
 # What slurmctld logs if it has no saved jobs. Only that of a new cluster has none.
 NO_JOBS = "Could not open job state file"
+# Prints the files from which systemd has the units of daemons, wherever they are.
+_LOADED = f"systemctl show --value --property=FragmentPath,DropInPaths {' '.join(DAEMONS)}"
 # Where changed configuration files of a package change what daemons do.
 SETTINGS = r"/etc/(slurm|munge|default|sysconfig|logrotate\.d)/"
 
@@ -120,9 +124,7 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
     wrong = []
 
     def look(name: str) -> str:
-        properties = [
-            "--property=Id,ActiveState,UnitFileState,ControlGroup,MainPID,ExecStart,LimitNOFILESoft"
-        ]
+        properties = ["--property=Id,ActiveState,UnitFileState,ControlGroup,MainPID,ExecStart"]
         shared = [f"slurmd@{node}" for node in shared_nodes(plan.host(name), plan)]
         units = ssh.run(
             name,
@@ -133,17 +135,15 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                 *(f"{unit}.service" for unit in (*DAEMONS, *shared)),
             ],
         )
-        names = "|".join(PROCESS_OF.get(unit, unit) for unit in DAEMONS)
+        names = "|".join([HELPER, *(PROCESS_OF.get(unit, unit) for unit in DAEMONS)])
         shown = (
             "cat /proc/$pid/comm",
             f"{diagnosis.FROZEN} && echo frozen || cut -d' ' -f3 /proc/$pid/stat",
-            "sed -n 's/^Cpus_allowed_list:.//p' /proc/$pid/status",
             "tail -1 /proc/$pid/cgroup",
-            "sed -n 's/^Max open files//p' /proc/$pid/limits",
             "tr '\\0' ' ' < /proc/$pid/cmdline",
         )
         show = "echo $pid " + " ".join(f"$({fact})" for fact in shown)
-        script = f"for pid in 1 $(pgrep -x '{names}'); do {show}; done"
+        script = f"for pid in $(pgrep -x '{names}'); do {show}; done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
     seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
@@ -171,14 +171,12 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                 f"{host.name}: starts {sorted(enabled)} at boot, "
                 f"should start {sorted(host.daemons)}"
             )
-        (_, _, _, all_cpus, _, _, most_files, *_), *daemons = facts_of_processes(processes)
-        for pid, process, state, cpus, cgroup, files, _, _, command in daemons:
-            # Elsewhere, slurmd may bind itself to CPUs that jobs do not use (CpuSpecList).
-            if cpus != all_cpus and has_own_image(plan, host.name):
-                wrong.append(f"{host.name}: {process} may use CPUs {cpus}, not {all_cpus}")
+        daemons = facts_of_processes(processes)
+        for pid, process, state, cgroup, command in daemons:
             if problem := {"T": "stopped by a signal", "frozen": "frozen"}.get(state):
                 wrong.append(f"{host.name}: {process} is {problem}: {cgroup}")
             unit = next((unit for unit, name in PROCESS_OF.items() if name == process), process)
+            unit = "slurmctld" if process == HELPER else unit
             if not re.search(rf"/{unit}(@[^/]*)?\.service(/|$)", cgroup):
                 wrong.append(f"{host.name}: {process} runs outside of {unit}.service: {cgroup}")
             if process.startswith("slurm") and has_own_image(plan, host.name):
@@ -186,28 +184,34 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                 wrong += [
                     f"{host.name}: {process} {difference}"
                     for fact in started
-                    for difference in different_start(fact, command, files, most_files)
+                    for difference in different_start(fact, command)
                 ]
+        names = [process for _, process, *_ in daemons]
+        if (
+            "slurmctld" in names
+            and HELPER not in names
+            and releases.get(host.release).has_slurmscriptd
+        ):
+            wrong.append(
+                f"{host.name}: slurmctld has lost {HELPER}, without which it runs no programs"
+            )
     assert not wrong, "\n".join(wrong)
 
 
 def facts_of_processes(printed: str) -> list[list[str]]:
-    """Return the facts of each process, of which there are nine.
+    """Return the facts of each process, of which there are five.
 
     A process that ended while it was looked at has fewer: slurmd and slurmctld fork for each
     program that they run.
     """
-    lines = (line.split(" ", 8) for line in printed.strip().splitlines())
-    return [facts for facts in lines if len(facts) == 9]
+    lines = (line.split(" ", 4) for line in printed.strip().splitlines())
+    return [facts for facts in lines if len(facts) == 5]
 
 
-def different_start(
-    unit: Mapping[str, str], command: str, files: str, most_files: str
-) -> Iterator[str]:
-    """Yield how a daemon's command and limit of open files differ from its unit's.
+def different_start(unit: Mapping[str, str], command: str) -> Iterator[str]:
+    """Yield how a daemon's command differs from its unit's.
 
-    A variable in the unit's command stands for any words. systemd cannot give a daemon more files
-    than `most_files`; daemons may raise their own limit.
+    A variable in the unit's command stands for any words.
     """
     (of_unit,) = re.findall(r"argv\[\]=(.*?) ; ", unit["ExecStart"])
     pattern = "".join(
@@ -215,13 +219,6 @@ def different_start(
     )
     if not re.fullmatch(pattern, f"{command} "):
         yield f"was started as {command!r}, its unit now has {of_unit!r}"
-    wanted = min(_number(unit["LimitNOFILESoft"]), _number(most_files))
-    if _number(files) < wanted:
-        yield f"may open {files} files, its unit allows {wanted:.0f}"
-
-
-def _number(limit: str) -> float:
-    return math.inf if limit in {"infinity", "unlimited"} else float(limit)
 
 
 def last_lines(ssh: Ssh, host: PlannedHost, unit: str) -> list[str]:
@@ -412,6 +409,8 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
         wrong += [f"{name}:{line}" for line in open_directories(hosts[name], tree[name])]
         # A file that comes from neither the harness nor a package may change what the daemons do.
         found = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout
+        if has_own_image(plan, name):
+            found += "\n".join(hosts[name].run(_LOADED).stdout.split())
         owner = plan.host(name).family.owner_of_file
         for path in {*found.splitlines()} - {*owners}:
             if hosts[name].run(f"{owner} {shlex.quote(path)}").failed:
@@ -451,6 +450,7 @@ def places(plan: Plan, host: str) -> list[str]:
         "/etc/default/slurm*",
         "/etc/systemd/system*/slurm*",  # set-property writes to system.control
         "/run/systemd/system*/slurm*",
+        "/etc/ld.so.preload",
     ]
 
 

@@ -496,9 +496,9 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
             timeout=180,
         )
         hybrid.cluster.wait_for([lasting], {"RUNNING"})
-        mark = f"last-{secrets.token_hex(4)}"
+        mark, since = f"last-{secrets.token_hex(4)}", time.time()
         jobs.submit_here(hybrid.cluster, "true", "--hold", f"--job-name={mark}")
-        wait_until_saved(hybrid.cluster, mark, plan)
+        wait_until_saved(hybrid.cluster, mark, plan, since)
         kill("slurmctld")
         wait_until_answers(hybrid.cluster)
         return lasting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass
 
 import pytest
@@ -122,9 +123,9 @@ def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_
     )
     cluster.wait_for([again, never], {"RUNNING"})
     # If slurmctld is on the same host, it loses what it has not saved.
-    mark = f"seen-{secrets.token_hex(4)}"
+    mark, since = f"seen-{secrets.token_hex(4)}", time.time()
     cluster.run("scontrol", "update", f"JobId={never}", f"Comment={mark}")
-    wait_until_saved(cluster, mark, plan)
+    wait_until_saved(cluster, mark, plan, since)
     with faults.injected(harness_run, Fault("kill-host", node.host)):
         pass
 

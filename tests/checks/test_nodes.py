@@ -99,6 +99,7 @@ _DEVICES = {
 
 # Directories in which every user writes; libraries of MPI use /dev/shm.
 _OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
+_DATABASE = "/var/lib/mysql"
 
 # Succeeds if the address of a host takes long, each time: a name server does not answer, for which
 # the resolver waits 5 s (resolv.conf(5)).
@@ -114,27 +115,46 @@ _UNREADABLE = """runuser -u nobody -- sh -c '
     for path in /etc/passwd /etc/group /etc/hosts /etc/nsswitch.conf /etc/resolv.conf; do
         [ ! -e $path ] || [ -r $path ] || echo $path
     done'"""
+# Prints "NUMBER NAMES" for each uid and gid that has several names, after its kind.
+_SHARED_IDS = """for kind in passwd group; do
+    getent $kind | sort -t : -s -k 3,3 | awk -F : -v kind=$kind -v last=none '
+        $3 == last { names = names " " $1; more = 1; next }
+        more { print kind, names }
+        { last = $3; names = $3 " " $1; more = 0 }
+        END { if (more) print kind, names }'
+done"""
 # Prints the mode and owner of a directory, where it is, and an error if a user cannot write there.
+# An empty file needs no room.
 _STAT_AND_WRITE = """
 stat -Lc '%a %U %G' {path} 2>&1
 realpath -m {path}
-runuser -u {user} -- sh -c 'file=$(mktemp -p {path}) && rm $file' 2>&1
+runuser -u {user} -- sh -c '
+    file=$(mktemp -p {path}) && {{ head -c 65536 /dev/zero > $file; rm $file; }}' 2>&1
 echo end
 """
 
 
 @pytest.mark.needs("users")
 def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
-    """Also looks whether users can read the files that programs find users and hosts in."""
-    script = f"{users_script(plan)}\n{_UNREADABLE}"
+    """No two names have one id, and users can read the files in which programs find them.
+
+    On machines, the site may have given an id a second name.
+    """
+    script = f"{users_script(plan)}\n{_UNREADABLE}\n{_SHARED_IDS}"
     hosts = [host.name for host in plan.lasting_hosts()]
     seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
     wrong = wrong_users(seen, plan)
-    wrong += [
-        f"{host}:{path} cannot be read by users"
-        for host, lines in seen.items()
-        for path in lines[len(plan.scenario.users) :]
-    ]
+    for host, lines in seen.items():
+        for line in lines[len(plan.scenario.users) :]:
+            kind, *names = line.split()
+            if not names:
+                wrong.append(f"{host}:{line} cannot be read by users")
+            elif has_own_image(plan, host):
+                number, *shared = names
+                wrong.append(
+                    f"{host}: {'uid' if kind == 'passwd' else 'gid'} {number} has several names: "
+                    f"{', '.join(shared)}"
+                )
     assert not wrong, "\n".join(wrong)
 
 
@@ -180,7 +200,10 @@ def _user_facts(line: str) -> dict[str, str]:
 def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
     ssh: Ssh, plan: Plan
 ) -> None:
-    """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and those of all."""
+    """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and those of all.
+
+    MariaDB's only has to have room.
+    """
     tree = render.render(plan)
     user = next(iter(plan.scenario.users), "root")
     static = {host.name for host in plan.hosts if host.provision == "static"}
@@ -193,6 +216,8 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
             facts for facts in rendered if name in static or not facts[0].startswith("/run/")
         ]
         writers = dict.fromkeys(_OF_ALL, user) | {path: owner for path, _, owner, _ in rendered}
+        if "mariadb" in plan.host(name).daemons:
+            writers[_DATABASE] = "mysql"
         script = "".join(
             map(
                 _STAT_AND_WRITE.format_map,
@@ -206,7 +231,7 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
         wrong = []
         for path, answer in zip(writers, answers, strict=True):
             actual, real_path, *refused = answer.splitlines()
-            if actual != wanted[path]:
+            if actual != wanted.get(path, actual):
                 wrong.append(f"{name}:{path} is {actual}, should be {wanted[path]}")
             # Machines, and images of users, may have reasons for links.
             if real_path != path and has_own_image(plan, name):

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-import pytest
-from conftest import wait_until_saved
+import shlex
+import time
 
+import pytest
+from conftest import everywhere, wait_until_saved
+
+from harness import slurm_options
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
 from harness.ssh import Ssh
+from harness.verify import checks_plugin
 
 
 @pytest.mark.needs("users")
 def test_slurmctld_saves_its_jobs_where_every_controller_sees_them(
-    plan: Plan, held_jobs: dict[str, str], ssh: Ssh
+    request: pytest.FixtureRequest, plan: Plan, held_jobs: dict[str, str], ssh: Ssh
 ) -> None:
     """A slurmctld that cannot save its state loses jobs at its next start, and reuses their ids."""
+    since = request.node.stash.get(checks_plugin.BEGAN, time.time())
     for name, mark in held_jobs.items():
         scenario = plan.scenario.clusters[name]
         for controller in (scenario.controller, *scenario.backup_controllers):
-            wait_until_saved(SlurmCluster(ssh, name, controller), mark, plan)
+            wait_until_saved(SlurmCluster(ssh, name, controller), mark, plan, since)
+
+
+def test_slurmctld_can_read_and_write_its_saved_state(ssh: Ssh, plan: Plan) -> None:
+    """A file that it cannot read makes it forget, or refuse to start, but only at its next start.
+
+    Keys need only be readable.
+    """
+
+    def look(name: str) -> list[str]:
+        conf = plan.slurm_conf(str(plan.host(name).cluster))
+        user = slurm_options.get(conf, "SlurmUser") or "root"
+        directory = slurm_options.state_save_location(conf)
+        # Files that are renamed or removed meanwhile are none.
+        find = (
+            f"find {shlex.quote(directory)} ! -type l"
+            r" \( ! -readable -o ! -writable ! -name '*.key' -o -type d ! -executable \)"
+            r" -printf '%p has mode %m and owner %u:%g\n' 2> /dev/null"
+        )
+        answer = ssh.run(name, ["runuser", "-u", user, "--", "sh", "-c", find], check=False)
+        return [
+            f"{name}: {user} cannot read and write its state: {line}"
+            for line in answer.stdout.splitlines()
+        ]
+
+    hosts = [host.name for host in plan.with_daemon("slurmctld") if host.cluster and host.lasts]
+    problems = [line for lines in everywhere(look, hosts).values() for line in lines]
+    assert not problems, "\n".join(problems)

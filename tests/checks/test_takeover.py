@@ -68,12 +68,12 @@ def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
         what="the jobs to run",
         timeout=PATIENCE,
     )
-    mark = f"last-{secrets.token_hex(4)}"
+    mark, since = f"last-{secrets.token_hex(4)}", time.time()
     pending = jobs.submit_here(
         first, "true", f"--dependency=afterok:{running}", f"--job-name={mark}"
     )
     execution.save_usage(harness_run, first)
-    wait_until_saved(first, mark, plan)
+    wait_until_saved(first, mark, plan, since)
     killed = Fault("kill-daemon", part.controller, "slurmctld")
     with (
         answering_again(first),

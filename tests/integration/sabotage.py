@@ -990,20 +990,18 @@ REST = [
         ),
         "rest: slurmrestd.service: Main process exited, code=killed, status=9/KILL",
     ),
-    at_once(
-        Sabotage(
-            ("runs_its_daemons",),
-            ("rest", OTHER_OPTIONS[0]),
-            ("rest", f"{OTHER_OPTIONS[1]}; {listening(6820)}"),
-            "slurmrestd was started as '/usr/sbin/slurmrestd -t 4 rest:6820',"
-            " its unit now has '/usr/sbin/slurmrestd rest:6820'",
-        ),
-        Sabotage(
-            ("runs_its_daemons",),
-            ("ctl", FEW_FILES[0]),
-            ("ctl", FEW_FILES[1]),
-            "slurmctld may open 99 files, its unit allows ",
-        ),
+    Sabotage(
+        ("runs_its_daemons",),
+        ("rest", OTHER_OPTIONS[0]),
+        ("rest", f"{OTHER_OPTIONS[1]}; {listening(6820)}"),
+        "slurmrestd was started as '/usr/sbin/slurmrestd -t 4 rest:6820',"
+        " its unit now has '/usr/sbin/slurmrestd rest:6820'",
+    ),
+    Sabotage(
+        ("limits_priority_and_environment",),
+        ("ctl", FEW_FILES[0]),
+        ("ctl", FEW_FILES[1]),
+        "ctl: slurmctld has Max open files 99 (hard), its unit has ",
     ),
     Sabotage(
         ("offers_every_version",),

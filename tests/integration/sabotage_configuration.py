@@ -137,7 +137,8 @@ SINGLE_NODE = [
         # slurmctld writes there before it renames it.
         f"until mkdir {STATE}/job_state.new; do sleep 0.1; done",
         f"rmdir {STATE}/job_state.new",
-        f"slurmctld of single to save its jobs in {STATE}",
+        f"slurmctld of single to save its jobs in {STATE} (StateSaveLocation), as seen on single"
+        " cannot succeed any more",
     ),
     on_single(
         "no_daemon_logged_an_error",

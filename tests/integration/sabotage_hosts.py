@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from sabotage import FAKETIME, NETWORK_OF, TO_SRUN, Sabotage, at_once, drop_in, on_single, wrapper
+from sabotage import (
+    FAKETIME,
+    MOUNTS_OF,
+    NETWORK_OF,
+    TO_SRUN,
+    Sabotage,
+    at_once,
+    drop_in,
+    on_single,
+    wrapper,
+)
 
 PLUGINS = "/usr/lib/*/slurm-wlm"
 FREEZE = "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.freeze"
+OF_ALL_UNITS = "/etc/systemd/system/service.d"
 SPOOL = "/var/lib/slurm/slurmd"
 STATE = "/var/lib/slurm/slurmctld"
 
@@ -92,6 +103,27 @@ SINGLE_NODE = [
         "rm -r /run/systemd/system.control/slurmd.service.d && systemctl daemon-reload",
         "system.control/slurmd.service.d/50-TasksMax.conf was not rendered",
     ),
+    at_once(
+        on_single(
+            "every_file",
+            "touch /etc/ld.so.preload",
+            "rm /etc/ld.so.preload",
+            "single:/etc/ld.so.preload was not rendered",
+        ),
+        on_single(
+            "every_file",
+            f"mkdir {OF_ALL_UNITS} && printf '[Service]\\nNice=5\\n' > {OF_ALL_UNITS}/nice.conf"
+            " && systemctl daemon-reload",
+            f"rm -r {OF_ALL_UNITS} && systemctl daemon-reload",
+            f"single:{OF_ALL_UNITS}/nice.conf was not rendered",
+        ),
+    ),
+    on_single(
+        "read_and_write_its_saved_state",
+        f"chown root {STATE}/node_state.old",
+        f"chown slurm {STATE}/node_state.old",
+        f"single: slurm cannot read and write its state: {STATE}/node_state.old has mode 600",
+    ),
     on_single(
         "every_file",
         "ln -s /dev/null /etc/slurm/gres.conf",
@@ -137,13 +169,6 @@ FEDERATION = [
     at_once(
         on_host(
             "runs_its_daemons",
-            "aws1",
-            "taskset -acp 0 $(pidof -s slurmd)",
-            "systemctl restart slurmd",
-            "aws1: slurmd may use CPUs 0, not 0-",
-        ),
-        on_host(
-            "runs_its_daemons",
             "aws2",
             "kill -STOP $(pidof munged)",
             "kill -CONT $(pidof munged)",
@@ -155,6 +180,64 @@ FEDERATION = [
             f"echo 1 > {FREEZE}",
             f"echo 0 > {FREEZE}",
             "aws3: slurmd is frozen",
+        ),
+        on_host(
+            "runs_its_daemons",
+            "onprem-ctl",
+            "kill -STOP $(pgrep -x slurmscriptd)",
+            "kill -CONT $(pgrep -x slurmscriptd)",
+            "onprem-ctl: slurmscriptd is stopped by a signal",
+        ),
+        on_host(
+            "runs_its_daemons",
+            "aws-ctl",
+            "kill -KILL $(pgrep -x slurmscriptd)",
+            "systemctl restart slurmctld",
+            "aws-ctl: slurmctld has lost slurmscriptd",
+        ),
+    ),
+    at_once(
+        on_host(
+            "limits_priority_and_environment",
+            "aws1",
+            "taskset -acp 0 $(pidof -s slurmd)",
+            "systemctl restart slurmd",
+            "aws1: slurmd may use CPUs 0, not 0-",
+        ),
+        on_host(
+            "limits_priority_and_environment",
+            "aws2",
+            "renice --priority 19 $(pidof slurmd)",
+            "systemctl restart slurmd",
+            "aws2: slurmd has nice value 19, its unit has 0",
+        ),
+        on_host(
+            "limits_priority_and_environment",
+            "aws3",
+            "chrt --idle --pid 0 $(pidof slurmd)",
+            "systemctl restart slurmd",
+            "aws3: slurmd has CPU scheduling policy 5 (sched(7)), its unit has 0",
+        ),
+        on_host(
+            "limits_priority_and_environment",
+            "aws4",
+            "systemctl set-environment LD_PRELOAD=libm.so.6 && systemctl restart slurmd",
+            "systemctl unset-environment LD_PRELOAD && systemctl restart slurmd",
+            "aws4: slurmd has LD_PRELOAD in its environment, which its unit does not set",
+        ),
+        on_host(
+            "limits_priority_and_environment",
+            "onprem-ctl",
+            "runuser -u slurm -- prlimit --pid $(pidof -s slurmctld) --nofile=500:",
+            "systemctl restart slurmctld",
+            "onprem-ctl: slurmctld has Max open files 500 (soft), its unit has 65536",
+        ),
+        on_host(
+            "limits_priority_and_environment",
+            "accounting",
+            "echo 800 > /proc/$(pidof mariadbd)/oom_score_adj",
+            "systemctl restart mariadb",
+            "accounting: mariadb has OOM score adjustment 800, its unit has 0",
         ),
     ),
     on_host(
@@ -208,6 +291,13 @@ FEDERATION = [
             "chmod 0644 /etc/passwd",
             "aws1:/etc/passwd cannot be read by users",
         ),
+        on_host(
+            "every_user",
+            "aws3",
+            "echo eve:x:2001:2001::/home/eve:/bin/sh >> /etc/passwd",
+            "sed -i /^eve:/d /etc/passwd",
+            "aws3: uid 2001 has several names: alice, eve",
+        ),
     ),
     at_once(
         on_host(
@@ -238,6 +328,13 @@ FEDERATION = [
             f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
             f"aws4:{SPOOL} cannot be written: mktemp: failed to create file",
         ),
+    ),
+    on_host(
+        "every_directory",
+        MOUNTS_OF + "aws1",
+        "mount -t tmpfs -o size=4k,mode=1777 tmpfs /tmp",
+        "umount /tmp",
+        "aws1:/tmp cannot be written: head: error writing 'standard output': No space left",
     ),
     on_host(
         "every_directory",
