@@ -289,6 +289,11 @@ class Behaviour:
     compares_all_gres_flags: bool
     # Severity of AutoDetect in gres.conf for a cloud node.
     cloud_autodetect: str
+    # Cores of a GRES of a cloud node must be "whole sockets", or "one whole socket or all"; "": any
+    # (_check_core_range_matches_sock).
+    cores_of_gres: str
+    # jobcomp/kafka compares the topics of JobCompParams (_validate_kafka_conf).
+    compares_topics: bool
     # AutoDetect=OFF, in upper case, detects nothing, but is not the same as "off".
     exact_autodetect_off: bool
     # slurmctld starts with one plugin of BurstBufferType only.

@@ -55,6 +55,7 @@ NOT_FROM_THE_CONFIGURATION = {
     "_shutdown_bu_thread": "no other controller runs",
     "Could not connect to": "JobCompLoc names a service",
     r"chown\(": "the directory of a log file does not exist",
+    "Attempt to change gres/.* invalid with File": "follows from the line about Cores",
     "#{48}|SEVERE SECURITY|CORRECT FILE PERMISSIONS": "around the line about a directory",
     "lookup failure|invalid node specified": "before the line about the option with the node",
     "Even though we are collecting": "follows from data that is gathered, but not stored",

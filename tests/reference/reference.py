@@ -204,8 +204,8 @@ def _lines_of(
         [command, "/questions.json"],
         name=f"slurm-harness-reference-{uuid4().hex[:8]}",
         network_mode="none",
-        # For the namespaces of each case.
-        cap_add=["SYS_ADMIN", "NET_ADMIN"],
+        # For the namespaces of each case, and to see which process has a socket.
+        cap_add=["SYS_ADMIN", "NET_ADMIN", "SYS_PTRACE"],
         security_opt=["apparmor=unconfined"],
         tmpfs={"/reference": "exec,mode=755,size=4g"},
         init=True,

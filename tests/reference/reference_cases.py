@@ -886,6 +886,15 @@ LOGGED = options(
     "SlurmctldHost=spare/1(10.0.0.2)",
 )
 LOGGED |= options(
+    *(
+        f"JobCompType=jobcomp/kafka\nJobCompLoc=/opt/kafka.conf\nJobCompParams={parameters}"
+        for parameters in (
+            "poll_interval=x,topic=a,topic_job_start=a",
+            "Poll_Interval=x,topic=A,topic_job_start=a",
+            "poll_interval=99999999999999999999,topic_job_start=c",
+            "poll_interval=4,flush_timeout=x,Topic=a,topic_job_start=a",
+        )
+    ),
     "MCSPlugin=mcs/group\nMCSParameters=ondemand,select",
     "MCSPlugin=mcs/group\nMCSParameters=ondemand:root",
     "SlurmctldParameters=threadpool=enabled",
@@ -1078,6 +1087,26 @@ GRES |= {
         ("gpu:1,mps:100", "Name=gpu File=/dev/null"),
         ("gpu:1,mps:100", "Name=gpu File=/dev/null\nName=mps File=/dev/null Count=50"),
         ("gpu:1,mps:a:50,mps:b:50", "Name=gpu File=/dev/null"),
+    )
+}
+# Cores of GRES of a cloud node with two sockets of two cores, or four of one.
+GRES |= {
+    f"cloud gres {gres} on {shape}: {text}": with_(
+        "GresTypes=gpu",
+        f"NodeName=cloud0 {shape} Gres={gres} State=CLOUD",
+        gres_conf=f"{text}\n",
+    )
+    for shape in ("Sockets=2 CoresPerSocket=2 ThreadsPerCore=2", "CPUs=4")
+    for gres, text in (
+        ("gpu:1", "Name=gpu File=/dev/null Cores=0-1"),
+        ("gpu:1", "Name=gpu File=/dev/null Cores=0-3"),
+        ("gpu:1", "Name=gpu File=/dev/null Cores=1-2"),
+        ("gpu:1", "Name=gpu File=/dev/null Cores=0-5"),
+        ("gpu:1", "Name=gpu File=/dev/null Cores=0-7:2"),
+        ("gpu:1", "Name=gpu Cores=1"),
+        ("gpu:1", "Name=gpu File=/dev/null Cores=all"),
+        ("gpu:2", "Name=gpu File=/dev/null Cores=0-1\nName=gpu File=/dev/zero"),
+        ("gpu:2", "Name=gpu File=/dev/null\nName=gpu File=/dev/zero Cores=0-1"),
     )
 }
 _HYPERCUBE = (

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from harness.parsing import c_numbers
 from harness.releases import Release
 from harness.slurmconf.check import grammar, values
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, Finding
+from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 from harness.slurmconf.check.read_files import is_read, uses_knl_generic
 
@@ -305,6 +305,9 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         for key in ("prologslurmctld", "epilogslurmctld"):
             for script in slurm_conf.all_of(key):  # init of prep_script.c
                 yield from values.relative_path(slurm_conf, script, SLURMCTLD)
+    kafka = "kafka" in release.plugins["jobcomp"]
+    if completion and completion.value == "jobcomp/kafka" and kafka:
+        yield from _kafka(slurm_conf)
     buffers = slurm_conf.settings.get("burstbuffertype")
     if buffers and release.one_burst_buffer and len(buffers.words()) > 1:
         message = "only one burst buffer plugin can be used (bb_g_init)"
@@ -313,6 +316,28 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     if features and uses_knl_generic(slurm_conf) and "resumeprogram" in slurm_conf.settings:
         message = "node_features/knl_generic does not work with ResumeProgram"
         yield slurm_conf.find(features, FATAL, "contradiction", message)
+
+
+def _kafka(slurm_conf: Source) -> Iterator[Finding]:
+    """Check what jobcomp_kafka_conf_parse_params finds in JobCompParams, in lower case only."""
+    parameters = slurm_conf.settings.get("jobcompparams")
+    if parameters is None:
+        return
+    interval = re.search("poll_interval=(.+)", parameters.value)
+    if interval and not (
+        # _parse_uint32
+        re.match(r"\s*[-+]?[0-9]", interval[1]) and abs(c_numbers.strtol(interval[1])) < 2**64
+    ):
+        message = f'"{interval[0]}" is not a number; the default is used'
+        yield slurm_conf.find(parameters, ERROR, "value", message, daemons=SLURMCTLD)
+    cluster = (slurm_conf.get("clustername") or "").lower()
+    topics = [
+        found[1] if (found := re.search(f"{word}=([^,]*)", parameters.value)) else default
+        for word, default in (("topic", cluster), ("topic_job_start", f"{cluster}-job-start"))
+    ]
+    if slurm_conf.release.compares_topics and topics[0] == topics[1]:
+        message = f"topic and topic_job_start are the same: {topics[0]}"
+        yield slurm_conf.find(parameters, WARNING, "value", message, daemons=SLURMCTLD)
 
 
 def _certificates(slurm_conf: Source) -> Iterator[Finding]:

@@ -42,6 +42,8 @@ _SAID_ABOUT = {
     "no QOS on the system": "AllowQos|DenyQos",
     "If munged is up|Munge encode failed": "AuthInfo",
     "for OverSubscribe": "Shared",
+    "doesn't match socket boundaries|GRES core specification|has CPUs configured": "Cores|CPUs",
+    "jobcomp/kafka: invalid poll_interval=": "JobCompParams",
 }
 
 

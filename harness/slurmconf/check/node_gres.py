@@ -25,7 +25,14 @@ from harness.slurmconf.check.findings import (
     WARNING,
     Finding,
 )
-from harness.slurmconf.check.nodes import cpus_of, is_cloud, names_of, no_hostlist, node_names
+from harness.slurmconf.check.nodes import (
+    cpus_of,
+    is_cloud,
+    names_of,
+    no_hostlist,
+    node_names,
+    sockets_of,
+)
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
 # strtoll() and suffix_mult() of src/common.
@@ -47,16 +54,20 @@ class _Record:
     files: tuple[str, ...]
     setting: Setting
     joined: bool = False  # MultipleFiles: its files are one device
+    cores: Setting | None = None
 
 
 class _Node(NamedTuple):
     """What decides about the GRES of a node: the numbers of its lines, its CPUs and its Gres.
 
-    `cpus` is None for slurmd, which counts those of its machine.
+    `cpus` is None for slurmd, which counts those of its machine; `sockets` and `cores`, of each
+    socket, are 0.
     """
 
     lines: tuple[int, ...]
     cpus: int | None
+    sockets: int
+    cores: int
     gres: Setting | None
 
 
@@ -85,7 +96,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
     cloud = [node for row, node in nodes if is_cloud(row)]
     of_slurmctld = [*gres.problems(node for node, _ in groupby(cloud))]
     # Most nodes have the same lines.
-    machines = dict.fromkeys(node._replace(cpus=None) for _, node in nodes)
+    machines = dict.fromkeys(node._replace(cpus=None, sockets=0, cores=0) for _, node in nodes)
     of_slurmd = [finding for node in machines for finding in gres.problems([node])]
     for finding in dict.fromkeys([*of_slurmctld, *of_slurmd]):
         both = ((SLURMCTLD, of_slurmctld), (SLURMD, of_slurmd))
@@ -149,7 +160,8 @@ class _Gres:
                 if name in own:
                     own[name].append(number)
         for name, row in nodes.items():
-            yield row, _Node((*for_all, *own[name]), cpus_of(row), row.all.get("gres"))
+            lines = (*for_all, *own[name])
+            yield row, _Node(lines, cpus_of(row), *sockets_of(row), row.all.get("gres"))
 
     def _place(self, number: int) -> int:
         return self._places[id(self._rows[number].first.line)]
@@ -163,9 +175,8 @@ class _Gres:
         source = self._source
         if not _name(row):
             return  # it is ignored, with an error
-        cores = row.own.get("cores") or row.own.get("cpus")
-        highest = _highest(cores.value) if cores else None
-        if cores and cpus is not None and highest is not None and highest >= cpus:
+        cores = _cores(row)
+        if cores and cpus is not None and _bits(cores.value, cpus) is None:
             message = f'"{cores.value}": only {cpus} CPUs are available'
             yield source.find(cores, FATAL, "value", message)
         file, files = row.own.get("file") or row.own.get("files"), row.own.get("multiplefiles")
@@ -236,7 +247,8 @@ class _Gres:
         if size is None:
             size = 1 if joined or not files else len(files)
         known = name if name in self._slurm_conf.words("grestypes") else ""
-        return _Record(known, kind and kind.value, size, files, row.first, bool(joined))
+        is_joined = bool(joined)
+        return _Record(known, kind and kind.value, size, files, row.first, is_joined, _cores(row))
 
     def _autodetect(self, node: _Node) -> Setting | None:
         """Return the AutoDetect of a node, if it is one that detects something."""
@@ -340,6 +352,10 @@ class _Gres:
                 message = f"some {name} are without File in gres.conf, or have more than one type"
                 yield self._slurm_conf.find(node.gres, FATAL, "gres", message)
         yield from self._ignored(node, merged)
+        for name, own in merged.items():
+            # gres_node_config_validate, which calls this for slurmctld
+            if node.cpus is not None and any(record.files for record in own):
+                yield from self._misplaced(node, name, own)
 
     def _ignored(self, node: _Node, merged: Mapping[str, list[_Record]]) -> Iterator[Finding]:
         """Yield GPUs of a cloud node without a file (_build_sharing_list, _find_fileless_gres)."""
@@ -351,6 +367,31 @@ class _Gres:
         if self._release.logs_warnings:
             message = "gres.conf has no File for some of these GPUs: they are ignored"
             yield self._slurm_conf.find(node.gres, WARNING, "gres", message)
+
+    def _misplaced(self, node: _Node, name: str, records: list[_Record]) -> Iterator[Finding]:
+        """Yield Cores that slurmctld cannot use, and lines without (_foreach_rebuild_topo)."""
+        total, rule = node.sockets * node.cores, self._release.cores_of_gres
+        first: Setting | None = None
+        unlike = False
+        for record in records:
+            cores = record.cores
+            if not cores:
+                unlike = unlike or first is not None
+                continue
+            first = first or cores
+            bits = _bits(cores.value, total)
+            if bits is None:
+                message = f'"{cores.value}": only {total} cores are available'
+            elif rule and not _are_sockets(bits, node, one_or_all="all" in rule):
+                message = f'"{cores.value}" is not {rule}, with {node.cores} cores in each'
+            else:
+                continue
+            yield self._source.find(cores, ERROR, "value", message)
+            if rule:
+                return
+        if first and unlike:
+            message = f"is set for only some of the lines of {name}"
+            yield self._source.find(first, ERROR, "gres", message)
 
 
 def _unusable(slurm_conf: Source) -> Iterator[Finding]:
@@ -455,8 +496,32 @@ def _are_links(value: str, own_places: int | None) -> bool:
     )
 
 
-def _highest(cores: str) -> int | None:
-    """Return the highest number of a list such as 0-3,6; None if it is another text."""
-    if not re.fullmatch("[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*", cores):
+def _cores(row: Row) -> Setting | None:
+    return row.own.get("cores") or row.own.get("cpus")
+
+
+def _are_sockets(bits: set[int], node: _Node, one_or_all: bool) -> bool:
+    """Return whether cores are those of whole sockets (_check_core_range_matches_sock)."""
+    used = Counter(bit // node.cores for bit in bits)
+    whole = all(count == node.cores for count in used.values())
+    return whole and (not one_or_all or len(used) in {0, 1, node.sockets})
+
+
+def _bits(text: str, size: int) -> set[int] | None:
+    """Return the bits that a list such as 0-3,6 sets, or None (bit_unfmt of bitstring.c).
+
+    It skips all but digits, commas and hyphens; the format with a step is of job arrays only.
+
+    >>> _bits("0-1,x3", 4), _bits("0-4", 4)
+    ({0, 1, 3}, None)
+    """
+    bits: set[int] = set()
+    if ":" in text:
         return None
-    return max(map(int, re.findall("[0-9]+", cores)))
+    for part in text.split(",") if text and text[0] != "," else ():
+        *starts, last = (int("0" + re.sub(r"\D", "", number)) for number in part.split("-"))
+        first = starts[-1] if starts else last
+        if max(first, last) >= size:
+            return None
+        bits |= {*range(first, last + 1)}
+    return bits

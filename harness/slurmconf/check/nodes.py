@@ -417,6 +417,12 @@ def cpus_of(row: Row) -> int:
     return cpus or _sockets(row, cores * threads) * cores * threads
 
 
+def sockets_of(row: Row) -> tuple[int, int]:
+    """Return the sockets of a node, and the cores of each."""
+    cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
+    return _sockets(row, cores * threads), cores
+
+
 def _cpu_ids(cpus: str) -> tuple[str, ...]:
     return (names_of(f"[{cpus}]") or ()) if re.fullmatch("[0-9,-]+", cpus) else ()
 

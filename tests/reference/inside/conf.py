@@ -22,20 +22,26 @@ def expand(expression: str) -> Iterator[str]:
 
     >>> list(expand("n[08-10,x],m"))
     ['n08', 'n09', 'n10', 'nx', 'm']
+    >>> list(expand("n[1-],m[2"))
+    ['n1', 'm[2']
     """
     for part in _PART.findall(expression):
         head, bracket, rest = part.partition("[")
-        inside, _, tail = rest.partition("]")
+        inside, end, tail = rest.partition("]")
+        if bracket and not end:
+            yield part
+            continue
         middles = (
             [name for item in inside.split(",") for name in _numbers(item)] if bracket else [""]
         )
         for middle in middles:
-            for end in expand(tail) if tail else [""]:
-                yield head + middle + end
+            for last in expand(tail) if tail else [""]:
+                yield head + middle + last
 
 
 def _numbers(item: str) -> list[str]:
     low, _, high = item.partition("-")
+    high = high or low  # as _parse_single_range of hostlist.c
     if not (low.isdecimal() and high.isdecimal() and int(high) - int(low) < _LARGEST):
         return [item]
     return [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 from inside.conf import CONF, Conf, expand
 from inside.files import PLUGINS, furnish
 from inside.network import Network, split_host
-from inside.services import MariaDB, RigError, Slurmdbd, start_munge, wait_until
+from inside.services import MariaDB, RigError, Slurmdbd, listens, start_munge, wait_until
 
 _PATIENCE = 90.0  # seconds in which a daemon starts or refuses
 _SETTLE = 0.3  # seconds for which all threads of a daemon sleep once they have read their options
@@ -56,6 +55,10 @@ class Daemon:
     def refuses(self) -> bool:
         """Whether it has ended, or waits for something that cannot happen."""
         return self.exit_code is not None or bool(_HOPELESS.search(self.log))
+
+    def listens(self) -> bool:
+        """Return whether it accepts connections."""
+        return listens(self._process.pid)
 
     def reaches(self, line: str, answers: Callable[[], bool]) -> bool:
         """Wait for a log line (a regular expression), then an answer; return whether both came."""
@@ -237,18 +240,12 @@ def _slurmdbd(hostname: str | None) -> dict[str, Any]:
     mariadb.wait()
     mariadb.create(_database(conf.get("storageloc"), "slurm_acct_db"))
     daemon = Daemon("/usr/sbin/slurmdbd", "-D", "-vv")
-    port = conf.port("dbdport", 6819)
-    return daemon.verdict(daemon.reaches(r"slurmdbd version \S+ started", lambda: _listens(port)))
+    return daemon.verdict(daemon.reaches(r"slurmdbd version \S+ started", daemon.listens))
 
 
 def _database(name: str, default: str) -> str:
     """Return the database that a daemon uses: names with "." or "/" count as missing."""
     return default if re.search("[./]|^$", name) else name
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from inside.conf import CONF
@@ -23,6 +24,13 @@ _SOCKET = Path("/run/mysqld/mysqld.sock")
 _LOGS = Path("/var/log/reference")
 _MUNGE_KEY = Path("/etc/munge/munge.key")
 _START = 90.0  # seconds
+# mariadbd as its user, which may listen below port 1024, too.
+_CAPABILITY = "+net_bind_service"
+_AS_MYSQL = [
+    *("setpriv", "--reuid=mysql", "--regid=mysql", "--clear-groups"),
+    *(f"--inh-caps={_CAPABILITY}", f"--ambient-caps={_CAPABILITY}"),
+]
+_LISTEN = "0A"  # TCP_LISTEN of net/tcp_states.h
 _TURN = 0.02  # seconds between two looks
 
 
@@ -44,6 +52,21 @@ def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
         spent += max(_TURN, (now - last) / 3)
         last = now
     return True
+
+
+def listens(pid: int) -> bool:
+    """Return whether a process accepts TCP connections, at any port."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):  # closed meanwhile
+            sockets.add(str(descriptor.readlink()))
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):  # the process has ended, or IPv6 is off
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                _, _, _, state, *_, inode = line.split()[:10]
+                if state == _LISTEN and f"socket:[{inode}]" in sockets:
+                    return True
+    return False
 
 
 def start_munge() -> None:
@@ -77,7 +100,6 @@ class MariaDB:
 
     _OPTIONS = (
         *(
-            "--user=mysql",
             f"--datadir={DATA}",
             f"--socket={_SOCKET}",
             "--pid-file=/run/mysqld/mysqld.pid",
@@ -104,6 +126,7 @@ class MariaDB:
         _LOGS.mkdir(exist_ok=True)
         command = [
             *([] if here else THERE),
+            *_AS_MYSQL,
             "mariadbd",
             "--no-defaults",
             *self._OPTIONS,
@@ -116,7 +139,8 @@ class MariaDB:
 
     def wait(self) -> None:
         """Wait until it answers."""
-        if not wait_until(_answers, _START):
+        wait_until(lambda: self._process.poll() is not None or _answers(), _START)
+        if not _answers():
             raise RigError("MariaDB: " + (_LOGS / "mariadb.log").read_text("latin-1")[-2000:])
 
     def create(self, database: str) -> None:
@@ -146,7 +170,6 @@ class Slurmdbd:
 
     def __init__(self, port: int, auth: dict[str, str], user: str, here: bool = True) -> None:
         """Start it as slurmctld's user; `auth` are the options with which the two authenticate."""
-        self._port = port
         owner = add_user(user)
         plugin = auth.get("AuthType", "").replace("/", "_")
         common = {
@@ -196,13 +219,7 @@ class Slurmdbd:
             raise RigError("slurmdbd: " + self._log.read_text("latin-1")[-2000:])
 
     def _listens(self) -> bool:
-        try:
-            sockets = Path(
-                f"/proc/{self._process.pid}/net/tcp"
-            ).read_text()  # of its own network namespace
-        except OSError:
-            return False
-        return f":{self._port:04X} 00000000:0000 0A " in sockets
+        return listens(self._process.pid)
 
     def add(self, kind: str, *names: str) -> None:
         """Add to the accounting database, as an administrator does; existing objects stay."""
