@@ -70,11 +70,22 @@ def _differences(job: Record, record: Record) -> list[str]:
         differences.append(
             "its exit code is {}:{}, accounting says {}:{}".format(*codes[0], *codes[1])
         )
-    for what in ("submit", "start", "end"):
+    # slurmdbd may know more, such as energy.
+    of_record = dict(_tres(record))
+    for kind, amount in _tres(job):
+        if of_record.get(kind) != amount:
+            differences.append(
+                f"its {kind} is {amount}, accounting says {of_record.get(kind, 'nothing')}"
+            )
+    for what in ("submit", "eligible", "start", "end"):
         at, recorded = getattr(job, what), getattr(record, what)
         if at is not None and (recorded is None or abs(recorded - at) > TOLERANCE):
             differences.append(f"its {what} is {at} for slurmctld, accounting says {recorded}")
     return differences
+
+
+def _tres(record: Record) -> list[tuple[str, str]]:
+    return re.findall(r"([^,=]+)=([^,]+)", record.tres)
 
 
 def _nodes(record: Record) -> set[str]:

@@ -173,6 +173,8 @@ class Record:
     work_dir: str = ""
     max_rss: int | None = None  # bytes; None if it was not measured
     gid: str = ""
+    eligible: int | None = None
+    tres: str = ""  # allocated: cpu=1,mem=50M,node=1
 
     @property
     def key(self) -> JobKey:
@@ -450,6 +452,7 @@ class SlurmCluster:
         """
         fields = "JobIDRaw,Cluster,JobName,User,Account,State,ExitCode,NodeList,Submit,Start,End"
         fields += ",ElapsedRaw,QOS,Partition,AllocCPUS,TimelimitRaw,WorkDir,MaxRSS,GID"
+        fields += ",Eligible,AllocTRES"
         answer = self.run(
             "env",
             "SLURM_TIME_FORMAT=%s",
@@ -642,7 +645,8 @@ def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
 def parse_record(line: str) -> Record:
     """Read one line of `sacct --parsable2`."""
     job, cluster, name, user, account, state, exit_code, node_list, *rest = line.split("|")
-    submit, start, end, elapsed, qos, partition, cpus, time_limit, work_dir, max_rss, gid = rest
+    submit, start, end, elapsed, qos, partition, cpus, time_limit, work_dir, *rest = rest
+    max_rss, gid, eligible, tres = rest
     job_id, _, step = job.partition(".")
     # A cancelled step may have no exit code.
     code, signal = (exit_code or "0:0").split(":")
@@ -668,6 +672,8 @@ def parse_record(line: str) -> Record:
         work_dir=work_dir,
         max_rss=_bytes(max_rss),
         gid=gid,
+        eligible=_time(eligible),
+        tres=tres,
     )
 
 
@@ -703,6 +709,8 @@ def parse_remembered(line: str, cluster: str) -> Record:
         time_limit=_minutes(facts["TimeLimit"]),
         work_dir=_some(facts.get("WorkDir", "")),
         gid=re.sub(r".*\((\d+)\)", r"\1", facts.get("GroupId", "")),
+        eligible=_time(facts.get("EligibleTime", "Unknown")),
+        tres=_some(facts.get("AllocTRES", facts.get("TRES", ""))),  # until 22.05: TRES
     )
 
 

@@ -451,6 +451,9 @@ def places(plan: Plan, host: str) -> list[str]:
         "/etc/systemd/system*/slurm*",  # set-property writes to system.control
         "/run/systemd/system*/slurm*",
         "/etc/ld.so.preload",
+        "/etc/ld.so.conf.d",
+        "/etc/profile.d",
+        "/etc/security/limits.d",
     ]
 
 

@@ -99,7 +99,6 @@ _DEVICES = {
 
 # Directories in which every user writes; libraries of MPI use /dev/shm.
 _OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
-_DATABASE = "/var/lib/mysql"
 
 # Succeeds if the address of a host takes long, each time: a name server does not answer, for which
 # the resolver waits 5 s (resolv.conf(5)).
@@ -217,7 +216,9 @@ def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
         ]
         writers = dict.fromkeys(_OF_ALL, user) | {path: owner for path, _, owner, _ in rendered}
         if "mariadb" in plan.host(name).daemons:
-            writers[_DATABASE] = "mysql"
+            ask = ["mariadb", "--batch", "--skip-column-names", "--execute", "select @@datadir"]
+            if directory := ssh.run(name, ask, check=False).stdout.strip():
+                writers[directory.rstrip("/")] = "mysql"
         script = "".join(
             map(
                 _STAT_AND_WRITE.format_map,

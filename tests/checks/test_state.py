@@ -28,13 +28,15 @@ def test_slurmctld_saves_its_jobs_where_every_controller_sees_them(
 
 
 def test_slurmctld_can_read_and_write_its_saved_state(ssh: Ssh, plan: Plan) -> None:
-    """A file that it cannot read makes it forget, or refuse to start, but only at its next start.
+    """A wrong file makes it forget its jobs, or refuse to start, but only at its next start.
 
-    Keys need only be readable.
+    It must be able to read and write each, but keys need only be readable, and the file with the
+    cluster's name must have it.
     """
 
     def look(name: str) -> list[str]:
-        conf = plan.slurm_conf(str(plan.host(name).cluster))
+        cluster = str(plan.host(name).cluster)
+        conf = plan.slurm_conf(cluster)
         user = slurm_options.get(conf, "SlurmUser") or "root"
         directory = slurm_options.state_save_location(conf)
         # Files that are renamed or removed meanwhile are none.
@@ -44,10 +46,15 @@ def test_slurmctld_can_read_and_write_its_saved_state(ssh: Ssh, plan: Plan) -> N
             r" -printf '%p has mode %m and owner %u:%g\n' 2> /dev/null"
         )
         answer = ssh.run(name, ["runuser", "-u", user, "--", "sh", "-c", find], check=False)
-        return [
+        wrong = [
             f"{name}: {user} cannot read and write its state: {line}"
             for line in answer.stdout.splitlines()
         ]
+        # _init_cluster_name() of controller.c; since 24.11 followed by the cluster's id
+        of_state = ssh.run(name, ["cat", f"{directory}/clustername"], check=False).stdout.strip()
+        if of_state and of_state.partition("|")[0] != cluster.lower():
+            wrong.append(f"{name}:{directory}/clustername is of {of_state}, not of {cluster}")
+        return wrong
 
     hosts = [host.name for host in plan.with_daemon("slurmctld") if host.cluster and host.lasts]
     problems = [line for lines in everywhere(look, hosts).values() for line in lines]

@@ -107,6 +107,18 @@ FEDERATION = [
         lie(
             _REMEMBERS, JOB_TABLES, "new.timelimit = 59", "its time limit is 60, accounting says 59"
         ),
+        lie(
+            _REMEMBERS,
+            JOB_TABLES,
+            "new.time_eligible = if(new.time_eligible > 60, new.time_eligible - 60, 0)",
+            "its eligible is ",
+        ),
+        lie(
+            _REMEMBERS,
+            JOB_TABLES,
+            "new.tres_alloc = regexp_replace(new.tres_alloc, ',2=[0-9]+', ',2=7')",
+            "accounting says 7M",
+        ),
         invented(
             134299998,
             "state = 1, time_end = 0",

@@ -90,6 +90,11 @@ SINGLE_NODE = [
         ),
         on_single(
             "slurmctld_holds_the_rendered_partitions",
+            *partition("main", "GraceTime=30", "GraceTime=0"),
+            "partition main: GraceTime is 30, slurm.conf leaves it at 0",
+        ),
+        on_single(
+            "slurmctld_holds_the_rendered_partitions",
             *partition("main", "MaxTime=5", "MaxTime=UNLIMITED"),
             "partition main: MaxTime is 00:05:00",
         ),

@@ -112,17 +112,31 @@ SINGLE_NODE = [
         ),
         on_single(
             "every_file",
+            "echo export SBATCH_TIMELIMIT=1 > /etc/profile.d/site.sh",
+            "rm /etc/profile.d/site.sh",
+            "single:/etc/profile.d/site.sh was not rendered",
+        ),
+        on_single(
+            "every_file",
             f"mkdir {OF_ALL_UNITS} && printf '[Service]\\nNice=5\\n' > {OF_ALL_UNITS}/nice.conf"
             " && systemctl daemon-reload",
             f"rm -r {OF_ALL_UNITS} && systemctl daemon-reload",
             f"single:{OF_ALL_UNITS}/nice.conf was not rendered",
         ),
     ),
-    on_single(
-        "read_and_write_its_saved_state",
-        f"chown root {STATE}/node_state.old",
-        f"chown slurm {STATE}/node_state.old",
-        f"single: slurm cannot read and write its state: {STATE}/node_state.old has mode 600",
+    at_once(
+        on_single(
+            "read_and_write_its_saved_state",
+            f"chown root {STATE}/node_state.old",
+            f"chown slurm {STATE}/node_state.old",
+            f"single: slurm cannot read and write its state: {STATE}/node_state.old has mode 600",
+        ),
+        on_single(
+            "read_and_write_its_saved_state",
+            f"sed -i.right s/single/other/ {STATE}/clustername",
+            f"mv {STATE}/clustername.right {STATE}/clustername",
+            f"single:{STATE}/clustername is of other",
+        ),
     ),
     on_single(
         "every_file",

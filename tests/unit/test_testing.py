@@ -243,7 +243,7 @@ def test_job_that_has_not_begun_has_no_output() -> None:
 
 
 def test_record_belongs_to_the_job_itself_and_its_end() -> None:
-    sacct = "{}|on-prem|sbatch|alice|physics|{}|3:0|n1|1|2|3|1|normal|batch|1|60|/home/alice||2001"
+    sacct = "{}|on-prem|sbatch|alice|physics|{}|3:0|n1|1|2|3|1|normal|batch|1|60|/alice||2001||"
     clusters, slurm = user_of({"onprem-ctl": {7: ["FAILED"]}}, FEDERATION)
     rows = [("7", "FAILED"), ("7.batch", "FAILED"), ("8", "COMPLETED")]
     clusters.answers["env SLURM_TIME_FORMAT=%s sacct"] = "\n".join(

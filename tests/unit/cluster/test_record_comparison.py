@@ -13,6 +13,8 @@ from harness.cluster.slurm import Record
 JOB = Record(
     *(7, "", "aws", "j", "alice", "physics", "COMPLETED", 0, 0, "aws[1-2]", 999, 1000, 1010, 10),
     *("normal", "batch", 4, "60", "/home/alice"),
+    eligible=999,
+    tres="cpu=4,mem=50M,node=2",
 )
 
 
@@ -39,6 +41,9 @@ def test_record_that_slurmctld_sent_is_genuine() -> None:
         ({"work_dir": "/"}, "its working directory is /home/alice, accounting says /"),
         ({"node_list": "aws1"}, "its nodes are aws[1-2], accounting says aws1"),
         ({"submit": 900}, "its submit is 999 for slurmctld, accounting says 900"),
+        ({"eligible": 900}, "its eligible is 999 for slurmctld, accounting says 900"),
+        ({"tres": "cpu=4,node=2,mem=70M,energy=3"}, "its mem is 50M, accounting says 70M"),
+        ({"tres": "cpu=4,mem=50M"}, "its node is 2, accounting says nothing"),
         ({"start": 1003}, "its start is 1000 for slurmctld, accounting says 1003"),
         ({"end": 1018}, "its end is 1010 for slurmctld, accounting says 1018"),
         ({"end": None}, "its end is 1010 for slurmctld, accounting says None"),

@@ -49,11 +49,11 @@ def test_record_of_a_job_and_of_its_step() -> None:
         "67108866|aws|j.sh|alice|physics|CANCELLED by 2001|0:15|aws2|"
         "1700000000|1700000001|1700000009|8"
     )
-    line += "|normal|batch|2|60|/home/alice|2048K|2001"
+    line += "|normal|batch|2|60|/home/alice|2048K|2001|1700000000|cpu=2"
     job = Record(
         *(67108866, "", "aws", "j.sh", "alice", "physics", "CANCELLED", 0, 15, "aws2"),
         *(1700000000, 1700000001, 1700000009, 8),
-        *("normal", "batch", 2, "60", "/home/alice", 2 << 20, "2001"),
+        *("normal", "batch", 2, "60", "/home/alice", 2 << 20, "2001", 1700000000, "cpu=2"),
     )
     assert slurm.parse_record(line) == job
     assert slurm.parse_record(line.replace("67108866|", "67108866.batch|")).step == "batch"
@@ -62,7 +62,7 @@ def test_record_of_a_job_and_of_its_step() -> None:
 def test_times_that_are_not_known_yet_are_none() -> None:
     line = (
         "7|aws|j|alice|physics|PENDING|0:0|None assigned|1700000000|Unknown|Unknown|"
-        "0|normal|batch|0|60|/home/alice||2001"
+        "0|normal|batch|0|60|/home/alice||2001|Unknown|"
     )
     record = slurm.parse_record(line)
     assert (record.submit, record.start, record.end) == (1700000000, None, None)
@@ -76,7 +76,8 @@ def test_job_that_slurmctld_remembers_is_like_its_record() -> None:
         " RunTime=00:01:05"
         " TimeLimit=1-00:30:00 SubmitTime=1700000000 StartTime=1700000001 EndTime=1700000066"
         " Partition=batch"
-        " NodeList=c[1-2] NumNodes=2 NumCPUs=4 ReqTRES=cpu=4 WorkDir=/home/alice StdErr=/dev/null"
+        " NodeList=c[1-2] NumNodes=2 NumCPUs=4 ReqTRES=cpu=4 AllocTRES=cpu=4"
+        " EligibleTime=1700000000 WorkDir=/home/alice StdErr=/dev/null"
     )
     assert slurm.parse_remembered(line, "aws") == Record(
         *(
@@ -95,7 +96,7 @@ def test_job_that_slurmctld_remembers_is_like_its_record() -> None:
             1700000066,
             65,
         ),
-        *("normal", "batch", 4, "1470", "/home/alice", None, "2001"),
+        *("normal", "batch", 4, "1470", "/home/alice", None, "2001", 1700000000, "cpu=4"),
     )
     waiting = (
         line.replace("FAILED", "PENDING")
@@ -217,7 +218,7 @@ def test_names_and_comments_of_others_do_not_confuse_the_queue(tmp_path: Path) -
 def test_job_that_slurmctld_has_forgotten_is_found_in_accounting(tmp_path: Path) -> None:
     cluster_with(tmp_path, "squeue", "true")
     (tmp_path / "sacct").write_text(
-        "#!/bin/sh\necho '7|c|j|alice|physics|FAILED|7:0|n1|1|2|3|1|normal|main|1|UNLIMITED|/||'\n"
+        "#!/bin/sh\necho '7|c|j|alice|physics|FAILED|7:0|n1|1|2|3|1|normal|main|1|60|/||||'\n"
     )
     (tmp_path / "sacct").chmod(0o755)
     cluster = SlurmCluster(LocalSsh(tmp_path), "c", "ctl", accounting=True)

@@ -98,7 +98,7 @@ class Logs(Ssh):
 def record(job_id: int, start: int) -> Record:
     times = f"{start}|{start}|{start + 1}"
     text = (
-        f"{job_id}|single|sh|alice|physics|COMPLETED|0:0|n1|{times}|1|normal|main|1|UNLIMITED|/||"
+        f"{job_id}|single|sh|alice|physics|COMPLETED|0:0|n1|{times}|1|normal|main|1|UNLIMITED|/||||"
     )
     return parse_record(text)
 
