@@ -904,6 +904,35 @@ LOGGED |= options(
     "RequeueExit=255-256",
     "AuthInfo=cred_expire=5,ttl=5",
 )
+LOGGED |= options(
+    "PartitionName=q Nodes=n1,n{1..4}",
+    'MailProg="/bin/mail -s x"',
+    "DownNodes=DEFAULT State=DOWN",
+    "DownNodes=n[1-",
+    "NodeName=m1 RealMemory=0",
+    "NodeName=m1 NodeAddr=fe80::1",
+    "GresTypes=GPU\nNodeName=m1 Gres=gpu:1",
+    "GresTypes=gpu,gpu",
+    "EpilogSlurmctld=/opt/x/*",
+    "Include /etc/slurm",
+    "SchedulerParameters=bf_hetjob_prio=odd",
+    "SchedulerParameters=bf_min_prio_reserve=-1",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nSchedulerParameters=bf_window_linear=-1",
+    "DependencyParameters=max_depend_depth=-1",
+    "SlurmctldParameters=power_save_interval=120",
+    "UrlParserType=url_parser/libhttp_parser",
+)
+LOGGED |= {
+    f"{name}: {text}": with_(
+        "BurstBufferType=burst_buffer/lua\nProctrackType=proctrack/cgroup", **{name: f"{text}\n"}
+    )
+    for name, text in (
+        ("cgroup.conf", "MemorySwappiness=101"),
+        ("burst_buffer_lua.conf", "DefaultPool=a"),
+        ("burst_buffer_lua.conf", "Foo=1"),
+        ("burst_buffer_datawarp.conf", "Foo=1"),
+    )
+}
 LOGGED["burst_buffer.conf with what burst_buffer/lua ignores"] = with_(
     "BurstBufferType=burst_buffer/lua",
     burst_buffer_conf="AllowUsers=slurm,root\nGetSysState=/x\nGetSysStatus=/x\nDefaultPool=a\n"
@@ -922,6 +951,7 @@ LOGGED |= {
     for text in (
         "Name=gpu File=/dev/null,/dev/zero",
         "Name=gpu Type=a File=/dev/null",
+        "Name=GPU File=/dev/null",
         "Name=gpu File=/dev/null\nName=nic Count=2",
         "Name=gpu File=/dev/null Links=0,x\nName=odd Count=2",
         "NodeName=cloud0 Name=gpu,nic\nNodeName=cloud1 Name=gpu File=/dev/null Links=-1",
@@ -1355,6 +1385,7 @@ SLURMDBD_CASES = {
             "StorageType=accounting_storage/none",
             "DbdPort=many",
             "DbdPort=1023",
+            "StorageParameters=odd,SSL_CERT",
             "AllowNoDefAcct=yes",
             "PrivateData=jobs",
             "LogTimeFormat=x",

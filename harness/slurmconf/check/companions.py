@@ -42,6 +42,7 @@ _CERTIFICATE_SCRIPTS = {
 _PROFILE = re.compile("none|all|energy|task|lustre|network", re.IGNORECASE)
 # Values of CgroupPlugin that are not the name of a plugin.
 _NO_CGROUPS = {"autodetect", "disabled"}
+_MOST_SWAPPINESS = 100
 # _test_config of burst_buffer/lua.
 _UNUSED_BY_LUA = {"defaultpool", "getsysstate", "getsysstatus"}
 _LONGEST_BURST_BUFFER_TIMEOUT = 24 * 24 * 60 * 60  # seconds
@@ -120,7 +121,13 @@ def _acct_gather(source: Source) -> Iterator[Finding]:
 
 
 def _cgroups(cgroup: Source, slurm_conf: Source | None) -> Iterator[Finding]:
-    """Yield a CgroupPlugin that cgroup_g_init and cgroup_g_initialize of cgroup.c refuse."""
+    """Yield a CgroupPlugin that cgroup_g_init and cgroup_g_initialize of cgroup.c refuse.
+
+    _read_slurm_cgroup_conf reads MemorySwappiness.
+    """
+    if (grammar.number_of(cgroup, "memoryswappiness") or 0) > _MOST_SWAPPINESS:
+        message = f"is more than {_MOST_SWAPPINESS}, which is used"
+        yield cgroup.find(cgroup.settings["memoryswappiness"], ERROR, "value", message)
     setting = cgroup.settings.get("cgroupplugin")
     if setting is None or "cgroup" not in cgroup.release.plugins:
         return
@@ -305,6 +312,9 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         for key in ("prologslurmctld", "epilogslurmctld"):
             for script in slurm_conf.all_of(key):  # init of prep_script.c
                 yield from values.relative_path(slurm_conf, script, SLURMCTLD)
+                if re.search("[*?]", script.value):
+                    message = "is the path of one script: patterns are for Prolog and Epilog only"
+                    yield slurm_conf.find(script, FATAL, "path", message, daemons=SLURMCTLD)
     kafka = "kafka" in release.plugins["jobcomp"]
     if completion and completion.value == "jobcomp/kafka" and kafka:
         yield from _kafka(slurm_conf)

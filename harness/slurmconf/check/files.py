@@ -83,6 +83,15 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
         message = "must be a name: slurmdbd compares it with that of the owner of slurmdbd.conf"
         yield source.find(user, FATAL, "value", message)
+    options = source.release.options["slurmdbd.conf"]
+    known = {"ssl_ca", "ssl_capath", "ssl_cert", "ssl_cipher", "ssl_key"}
+    for word in source.words("storageparameters"):  # _set_mysql_ssl_opts of mysql_common.c
+        name = word.lower().partition("=")[0]
+        is_token = name.startswith("token_") and "storagepassscript" in options
+        if name not in known and not is_token:
+            parameters = source.settings["storageparameters"]
+            message = f'"{word}" is not an option; it is ignored'
+            yield source.find(parameters, ERROR, "word", message)
     if database := source.settings.get("storageloc"):
         yield from values.wrong_database(source, database)
     # slurmdbd runs on either.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from harness.parsing import c_numbers
 from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, INFO, SLURMCTLD, WARNING, Finding, only_in
-from harness.slurmconf.check.nodes import names_of
+from harness.slurmconf.check.nodes import default_select, names_of
 from harness.slurmconf.check.parsed_file import Source
 from harness.slurmconf.check.power import uses_multifactor
 
@@ -125,6 +125,16 @@ def _unusable(source: Source) -> Iterator[Finding]:
         if governor and not known.match(governor.value):
             message = f'"{governor.value}" is not a governor, and ignored (cpu_freq_verify_def)'
             yield source.find(governor, ERROR, "word", message)
+    setting = source.settings.get("schedulerparameters")
+    window = re.search("bf_window_linear=([^,]*)", setting.value, re.I) if setting else None
+    select = source.get("selecttype") or default_select(source)
+    if setting and window and "cons_" in select and c_numbers.atoi(window[1]) < 1:
+        message = f"{window[0]} is not a positive number (init of the select plugin)"
+        yield source.find(setting, ERROR, "value", message, daemons=SLURMCTLD)
+    mail = source.settings.get("mailprog")
+    if mail and " " in mail.value:
+        message = "is the path of a program, without arguments (main of slurmctld/controller.c)"
+        yield source.find(mail, ERROR, "path", message, daemons=SLURMCTLD)
     for name in ("requeueexit", "requeueexithold"):
         codes = source.settings.get(name)
         numbers = names_of(f"[{codes.value}]", source.release) if codes else ()

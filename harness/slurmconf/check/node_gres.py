@@ -246,7 +246,10 @@ class _Gres:
         size = _count(count.value) if count else None
         if size is None:
             size = 1 if joined or not files else len(files)
-        known = name if name in self._slurm_conf.words("grestypes") else ""
+        types = (
+            kind for kind in self._slurm_conf.words("grestypes") if kind.lower() == name.lower()
+        )
+        known = next(types, "")
         is_joined = bool(joined)
         return _Record(known, kind and kind.value, size, files, row.first, is_joined, _cores(row))
 
@@ -425,14 +428,13 @@ def _configured(gres: Setting | None, name: str) -> tuple[dict[str, int], int]:
             continue
         if _has_bad_count(word):
             break
-        rest = word[len(name) + 1 :].partition("(")[0]
-        kind, _, last = rest.rpartition(":")
+        words = word.rpartition("(")[0] or word
+        *others, last = words.split(":")[1:]
         number = _count(last) if last[:1].isdigit() else None
-        if not last[:1].isdigit():
-            kind = rest
         count = 1 if number is None else number
-        if kind:
-            kinds[kind] = kinds.get(kind, 0) + count
+        for kind in [*others] if last[:1].isdigit() else [*others, last]:
+            if kind and kind.lower() != "no_consume":  # gres_add_type
+                kinds[kind] = kinds.get(kind, 0) + count
         total += count
     return kinds, total
 
@@ -510,14 +512,17 @@ def _are_sockets(bits: set[int], node: _Node, one_or_all: bool) -> bool:
 def _bits(text: str, size: int) -> set[int] | None:
     """Return the bits that a list such as 0-3,6 sets, or None (bit_unfmt of bitstring.c).
 
-    It skips all but digits, commas and hyphens; the format with a step is of job arrays only.
+    Except in the format with a step, it skips all but digits, commas and hyphens.
 
-    >>> _bits("0-1,x3", 4), _bits("0-4", 4)
-    ({0, 1, 3}, None)
+    >>> _bits("0-1,x3", 4), _bits("0-4", 4), _bits("0-5:2", 5)
+    ({0, 1, 3}, None, {0, 2, 4})
     """
     bits: set[int] = set()
     if ":" in text:
-        return None
+        steps = re.fullmatch(r"(\d{1,9})-(\d{1,9}):(\d{1,9})", text)
+        first, last, step = map(int, steps.groups()) if steps else (0, 0, 0)
+        bits = {*range(first, min(last, size + step), step)} if step and last >= first else set()
+        return bits if step and last >= first and max(bits, default=0) < size else None
     for part in text.split(",") if text and text[0] != "," else ():
         *starts, last = (int("0" + re.sub(r"\D", "", number)) for number in part.split("-"))
         first = starts[-1] if starts else last

@@ -221,9 +221,15 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
             f'"{state.value}" is not a node state',
             "such as UNKNOWN or CLOUD",
         )
+    address = row.all.get("nodeaddr")
+    if address and ":" in address.value and "[" not in address.value:
+        parameters = (source.get("communicationparameters") or "").lower()
+        if re.fullmatch("[0-9a-fA-F:.]+", address.value) and "enableipv6" not in parameters:
+            message = f"{address.value} cannot be used without CommunicationParameters=EnableIPv6"
+            yield source.find(address, ERROR, "value", message)
     gres = row.all.get("gres")
     if gres:
-        types = {word.lower() for word in source.words("grestypes")}
+        types = {*source.words("grestypes")}  # in the exact case (gres_name_filter)
         for word in gres.words():
             name = word.partition(":")[0]
             if not types:
@@ -235,7 +241,7 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
                     "GresTypes=...",
                 )
                 break
-            if name.lower() not in types:
+            if name not in types:
                 yield source.find(
                     gres, ERROR, "gres", f"{name} is not in GresTypes", f"GresTypes=...,{name}"
                 )
@@ -360,9 +366,12 @@ def _reserved(source: Source, row: Row) -> Iterator[Finding]:
             f'"{cpus.value}" is not a list of CPUs of this node (0-{total - 1}); it is ignored'
         )
         yield source.find(cpus, ERROR, "value", message)
-    limit, memory = row.all.get("memspeclimit"), _number(row, "realmemory") or 1
-    if limit and _number(row, "memspeclimit") >= memory:
-        message = f"{limit.value} of {memory} MB; it is ignored"
+    memory, size = row.all.get("realmemory"), _number(row, "realmemory") or 1
+    if memory and conf.number(memory.value) == 0:
+        size = 0
+    limit = row.all.get("memspeclimit", memory if size == 0 else None)
+    if limit and _number(row, "memspeclimit") >= size:
+        message = f"MemSpecLimit is not below RealMemory ({size} MB); it is ignored"
         yield source.find(limit, ERROR, "value", message)
     bind = row.all.get("cpubind")
     if bind and not CPU_BIND.fullmatch(bind.value):

@@ -183,7 +183,8 @@ class Source:
             if not line.pairs or (key := line.pairs[0].key.lower()) not in rows:
                 continue
             row = Row(Setting(path, line, line.pairs[0]), defaults[key], values)
-            if line.pairs[0].value.upper() == "DEFAULT" and self.kind == "slurm.conf":
+            is_default = line.pairs[0].value.upper() == "DEFAULT" and key != "downnodes"
+            if is_default and self.kind == "slurm.conf":
                 defaults[key] = row.all
             else:
                 rows[key].append(row)
@@ -344,7 +345,7 @@ class Source:
                 KINDS[self.kind],
             )
             self.findings.append(finding)
-        else:
+        elif target.is_file():  # nothing can be read from a directory, which is no problem
             self._load(target, str(target))
 
     def _included(self, path: Path, target: str) -> Path | None:
@@ -362,7 +363,7 @@ class Source:
             (
                 candidate
                 for candidate in candidates
-                if candidate.is_file() and not _is_special(candidate)
+                if (candidate.is_file() or candidate.is_dir()) and not _is_special(candidate)
             ),
             None,
         )
@@ -441,6 +442,10 @@ def _paths(path: Path) -> dict[str, Path]:
     if not path.is_dir():
         raise UsageError(f"{path}: no such file or directory")
     paths = {kind: path / kind for kind in (*KINDS, *OTHER_KINDS) if (path / kind).is_file()}
+    # bb_load_config of burst_buffer_common.c
+    buffers = sorted(path.glob("burst_buffer_*.conf"))
+    if "burst_buffer.conf" not in paths and len(buffers) == 1:
+        paths["burst_buffer.conf"] = buffers[0]
     if "slurm.conf" not in paths:
         similar = [
             file for file in sorted(path.glob("*slurm*.conf*")) if "slurmdbd" not in file.name

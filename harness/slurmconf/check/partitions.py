@@ -20,6 +20,8 @@ from harness.slurmconf.check.parsed_file import Row, Source
 
 _EXCLUSIVE = re.compile("no|none|node|user|topo", re.IGNORECASE)
 _OVERSUBSCRIBE = re.compile(r"no|exclusive|(yes|force)(:.*)?", re.IGNORECASE)
+# _parse_hostlist_function of src/common/node_conf.c.
+_FUNCTION = re.compile("(feature|(block|ring|switch|torus)(with)?){")
 _STATE = re.compile("(down|up|drain|inactive).*", re.IGNORECASE)
 
 
@@ -206,6 +208,10 @@ def _partition_nodes(
     lookup_matches_all = len(known) == 1 and "localhost" in known
     functions = source.release.node_functions  # such as feature{gpu}
     missing = [name for name in names if name not in known and not (functions and "{" in name)]
+    wrong = [name for name in names if functions and "{" in name and not _FUNCTION.match(name)]
+    if wrong:
+        message = f"{wrong[0]} is not a function such as feature{{gpu}}; it is ignored"
+        yield source.find(setting, ERROR, "value", message)
     if missing and not lookup_matches_all:
         hint = "write ALL alone" if "ALL" in (name.upper() for name in missing) else ""
         message = f"no such node: {hostlist.fold(missing)}"

@@ -747,6 +747,9 @@ def _resources(source: Source) -> Iterator[Finding]:
     ):
         message = f"{', '.join(shared)} requires select/cons_tres"
         yield source.find(gres, FATAL, "missing", message, daemons=SLURMCTLD)
+    if gres and (twice := [name for name in types if source.words("grestypes").count(name) > 1]):
+        message = f"{twice[0]} is there twice; the second is ignored (gres_init)"
+        yield source.find(gres, ERROR, "twice", message)
     ids = {_gres_id(name): name for name in types[::-1]}
     alike = [name for name in types if ids[_gres_id(name)] != name]
     if gres and alike:

@@ -88,10 +88,11 @@ def _read(path: Path, includers: frozenset[Path]) -> Iterator[tuple[str, str]]:
         text = path.read_text("latin-1")
     except OSError:  # the daemon reports it
         return
+    cluster = next(iter(re.findall(r"(?im)^\s*clustername\s*=\s*(\S+)", text)), "%c").lower()
     for line in _logical_lines(text):
         include = _INCLUDE.match(line)
         if include and path not in includers:
-            yield from _read(CONF / include[1], includers | {path})
+            yield from _read(CONF / include[1].replace("%c", cluster), includers | {path})
         elif not include:
             yield from ((key.lower(), value.strip('"')) for key, value in _PAIR.findall(line))
 

@@ -68,8 +68,15 @@ class Daemon:
         return self.exit_code is None
 
     def _comes(self, sign: Callable[[], bool]) -> bool:
-        wait_until(lambda: self.refuses or sign(), _PATIENCE)
-        return not self.refuses and sign()
+        came = False
+
+        def comes() -> bool:
+            nonlocal came
+            came = sign()
+            return came or self.refuses
+
+        wait_until(comes, _PATIENCE)
+        return came and not self.refuses
 
     def _settle(self) -> None:
         """Wait until all its threads have slept for a while: they have read their options."""

@@ -58,7 +58,12 @@ class Network:
         """Use the host's own name, or the role's name in the configuration, and its aliases."""
         self._hostname = hostname or (role if _HOST.fullmatch(role) else "reference")
         self._own = {"localhost", "127.0.0.1", "::1", self._hostname, role, *own} - {""}
-        nodes = (name for value in conf.all(*_NODE_KEYS) for name in _names(value))
+        nodes = (
+            name
+            for value in conf.all(*_NODE_KEYS)
+            for name in islice(expand(value), _OTHERS.num_addresses)
+            if name and name.upper() != "DEFAULT"
+        )
         hosts = (
             name
             for value in conf.all(*_HOST_KEYS)
