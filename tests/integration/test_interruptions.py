@@ -260,8 +260,8 @@ def test_daemon_that_does_not_start_is_reported_with_its_log(
     scenario = tmp_path / "broken.yml"
     scenario.write_text(
         SINGLE_NODE.read_text().replace(
-            "nodes:",
-            "options: {JobCompType: jobcomp/filetxt, JobCompLoc: /none-such/jobs}\n    nodes:",
+            "    options:\n",
+            "    options:\n      JobCompType: jobcomp/filetxt\n      JobCompLoc: /none-such/jobs\n",
         )
     )
     done = harness("run", scenario, "--report", tmp_path / "report")

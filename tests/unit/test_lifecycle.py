@@ -53,9 +53,9 @@ def test_configuration_that_slurmctld_refuses_is_reported_before_anything_starts
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "refused.yml"
-    place = "    controller: single\n"
+    place = "    options:\n"
     path.write_text(
-        SCENARIO.read_text().replace(place, f"{place}    options: {{SchedulerType: sched/none}}\n")
+        SCENARIO.read_text().replace(place, f"{place}      SchedulerType: sched/none\n")
     )
     with pytest.raises(UsageError) as caught:
         lifecycle.run(path, FakeProvider(), tmp_path / "runs", print)

@@ -222,8 +222,8 @@ def test_run_that_is_up_must_be_on_the_first_release(tmp_path: Path) -> None:
 def test_configuration_that_the_newer_daemons_refuse_is_reported_before_the_upgrade(
     tmp_path: Path,
 ) -> None:
-    path, place = tmp_path / "old.yml", "    controller: single\n"
-    line = "    options: {TaskPluginParam: Sched}\n"
+    path, place = tmp_path / "old.yml", "    options:\n"
+    line = "      TaskPluginParam: Sched\n"
     text = (SCENARIOS / "single-node.yml").read_text().replace(place, place + line)
     path.write_text(text)
     with pytest.raises(UsageError, match="fatal: TaskPluginParam"):
