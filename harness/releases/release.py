@@ -361,6 +361,7 @@ class Release(Behaviour):
     host_packages: tuple[str, ...] = ()
     apt_options: tuple[str, ...] = ()
     apptainer_suite: str | None = None
+    scrontab: bool = False
     further_suite: str | None = None
     federation_faults: tuple[FaultWithOlder, ...] = ()
     chain_faults: tuple[FaultWithOlder, ...] = ()
@@ -497,6 +498,7 @@ def _release(name: str) -> Release:
         host_packages=tuple(debian.get("host_packages", ())),
         apt_options=tuple(debian.get("apt_options", ())),
         apptainer_suite=debian.get("apptainer_suite"),
+        scrontab=debian.get("scrontab", False),
         federation_faults=_faults_with_older(data.get("federation_faults", ())),
         chain_faults=_faults_with_older(data.get("chain_faults", ())),
         backup_faults=tuple(data.get("backup_faults", ())),

@@ -918,6 +918,13 @@ class Checks(Model):
             "--time=5, --account=physics or --reservation=tests; options of a check override them"
         ),
     )
+    scheduling: bool = Field(
+        False,
+        description=(
+            "also check how jobs are scheduled: dependencies, arrays, heterogeneous jobs, "
+            "requeueing, time limits, sharing of nodes and scrontab: see docs/scheduling.md"
+        ),
+    )
 
 
 class Scenario(Installed):
