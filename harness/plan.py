@@ -177,6 +177,11 @@ class Plan:
                 names.append(name)
         return names
 
+    def has_scrontab(self, cluster: str) -> bool:
+        """Return whether users of a cluster can have a scrontab."""
+        parameters = slurm_options.get(self.slurm_conf(cluster), "ScronParameters") or ""
+        return "enable" in parameters.lower().split(",")
+
     def clusters_that_confine(self, option: str) -> list[str]:
         """Return the clusters with static nodes that enforce an option of cgroup.conf.
 

@@ -685,7 +685,7 @@ def parse_remembered(line: str, cluster: str) -> Record:
     facts: dict[str, str] = {}
     for name, value in re.findall(r"(?<!\S)([A-Z]\w*)=(\S*)", line):
         facts.setdefault(name, value)
-    job_name = re.search(r" JobName=(.*?) UserId=", line)
+    job_name = re.search(r" JobName=(.*?)(?: HetJobIdSet=\S*)? UserId=", line)
     code, _, signal = facts["ExitCode"].partition(":")
     ended = facts["JobState"] in FINISHED
     return Record(

@@ -28,7 +28,8 @@ before      what the release did before a patch level, as the rest of its file i
 serves      releases of the slurmctlds that its slurmdbd serves, oldest first: the upgrade window
 debian      where Debian packages it: `suite`, `packages`, what every host on the suite needs
             (`host_packages`), what apt needs to install from it (`apt_options`), the suite that has
-            Apptainer for the release (`apptainer_suite`), and the plugins of `srun --mpi` (`mpi`)
+            Apptainer for the release (`apptainer_suite`), the plugins of `srun --mpi` (`mpi`), and
+            whether it has `scrontab`
 federation_faults   known bugs of this release in a federation with clusters of `older` ones
 chain_faults        known bugs of this release with what was left by `older` ones, if it is
                     upgraded to from them through others

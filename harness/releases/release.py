@@ -369,6 +369,7 @@ class Release(Behaviour):
     apt_options: tuple[str, ...] = ()
     apptainer_suite: str | None = None
     mpi: frozenset[str] = frozenset()
+    scrontab: bool = False
     further_suite: str | None = None
     federation_faults: tuple[FaultWithOlder, ...] = ()
     chain_faults: tuple[FaultWithOlder, ...] = ()
@@ -506,6 +507,7 @@ def _release(name: str) -> Release:
         apt_options=tuple(debian.get("apt_options", ())),
         apptainer_suite=debian.get("apptainer_suite"),
         mpi=frozenset(debian.get("mpi", ())),
+        scrontab=debian.get("scrontab", False),
         federation_faults=_faults_with_older(data.get("federation_faults", ())),
         chain_faults=_faults_with_older(data.get("chain_faults", ())),
         backup_faults=tuple(data.get("backup_faults", ())),

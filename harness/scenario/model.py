@@ -925,6 +925,13 @@ class Checks(Model):
             "pmix; Python on the nodes needs mpi4py: see docs/mpi.md"
         ),
     )
+    scheduling: bool = Field(
+        False,
+        description=(
+            "also check how jobs are scheduled: dependencies, arrays, heterogeneous jobs, "
+            "requeueing, time limits, sharing of nodes and scrontab: see docs/scheduling.md"
+        ),
+    )
 
 
 class Scenario(Installed):

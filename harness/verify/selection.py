@@ -297,6 +297,23 @@ def _priority(plan: Plan) -> bool:
     return not _federation(plan) and any(policy.orders(plan))
 
 
+@feature("scheduling")
+def _scheduling(plan: Plan) -> bool:
+    """`checks: {scheduling: true}`, and users of clusters on their own, whose nodes last."""
+    return (
+        plan.scenario.checks.scheduling
+        and _users(plan)
+        and _lasting(plan)
+        and not _federation(plan)
+    )
+
+
+@feature("scrontab")
+def _scrontab(plan: Plan) -> bool:
+    """A cluster on which users can have a scrontab (ScronParameters)."""
+    return _scheduling(plan) and any(map(plan.has_scrontab, plan.scenario.clusters))
+
+
 @feature("gpus")
 def _gpus(plan: Plan) -> bool:
     """GPUs."""

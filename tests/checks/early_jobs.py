@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
 from collections.abc import Iterable, Iterator
 
 import pytest
-from conftest import Jobs, active_jobs, cancel
+from conftest import Jobs, active_jobs, cancel, small
 
 from harness import releases, slurm_options
 from harness.cluster.slurm import JobKey, SlurmCluster, job_key
 from harness.plan import Plan
 from harness.testing import Federation
 from harness.verify import checks_plugin, job_trace
+from harness.wait import wait_until
 
 # Slurm counts time limits in minutes, and looks for jobs that exceed them every half minute.
 SHORTEST_TIME_LIMIT = "--time=1"
@@ -29,6 +31,10 @@ _NEED_NODES = (
     "constrained_jobs",
     "timed_out_job",
     "hung_ranks",
+    "delayed_jobs",
+    "warned_jobs",
+    "killed_jobs",
+    "scrontab_jobs",
 )
 # In the command line of the ranks of a job that hangs, and of nothing else.
 HUNG_RANK = "rank-that-hangs"
@@ -37,6 +43,8 @@ from mpi4py import MPI
 world = MPI.COMM_WORLD
 world.recv() if world.rank == world.size - 1 else world.Barrier()
 """
+# Seconds that `--begin` delays a job.
+DELAY = 15
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -214,3 +222,81 @@ def constrained_jobs(
         )
         for constraint, names in able.items()
     }
+
+
+@pytest.fixture(scope="session")
+def delayed_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[str, int]:
+    """A job on each cluster that may not start before `DELAY` seconds have passed."""
+    begin = f"--begin=now+{DELAY}"
+    return {name: jobs.submit_here(cluster, "true", begin) for name, cluster in clusters.items()}
+
+
+@pytest.fixture(scope="session")
+def warned_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[tuple[str, str], int]:
+    """For each cluster, a job whose script gets USR1 before its time limit, one whose step does.
+
+    slurmctld sends the signal 60 to 90 s before the limit, when it next looks for jobs that exceed
+    theirs: send_job_warn_signal() in job_mgr.c.
+    """
+    task = "trap 'echo note.task=USR1 >> \"$trace\"; exit 0' USR1; while :; do sleep 1; done"
+    script = f"""export trace
+trap 'echo note.script=USR1 >> "$trace"; exit 0' USR1
+srun sh -c {shlex.quote(task)} & wait"""
+    return {
+        (name, target): jobs.submit_here(
+            cluster, script, *small(jobs.plan, name, 2), "--time=2", f"--signal={prefix}USR1@60"
+        )
+        for name, cluster in clusters.items()
+        for target, prefix in (("script", "B:"), ("task", ""))
+    }
+
+
+@pytest.fixture(scope="session")
+def killed_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[str, int]:
+    """A job on each cluster that notes SIGTERM at its time limit, and runs until it is killed."""
+    script = """
+trap 'echo "note.term=$(date +%s.%N)" >> "$trace"' TERM
+echo note.ready=1 >> "$trace"
+while :; do echo "note.alive=$(date +%s.%N)" >> "$trace"; sleep 0.5; done"""
+    ids = {name: jobs.submit_here(cluster, script) for name, cluster in clusters.items()}
+    keys = {job_key(name, job_id) for name, job_id in ids.items()}
+    wait_until(
+        lambda: keys - {trace.key for trace in jobs.traces() if "ready" in trace.notes},
+        lambda left: not left,
+        what="jobs to begin that then reach their time limit",
+        timeout=120,
+    )
+    for name, job_id in ids.items():
+        update = ("scontrol", "update", f"JobId={job_id}", "EndTime=now+1")
+        clusters[name].run(*update, user=jobs.user)
+    return ids
+
+
+@pytest.fixture(scope="session")
+def scrontab_jobs(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> Iterator[dict[str, tuple[str, str]]]:
+    """The file to which an entry of a user's scrontab writes, and scrontab's error, by cluster.
+
+    The entry is added to what the user has. Clusters whose packages have no scrontab are left out.
+    """
+    files, before = {}, {}
+    for name, cluster in clusters.items():
+        which = cluster.run("sh", "-c", "command -v scrontab", check=False)
+        if not plan.has_scrontab(name) or which.exit_code:
+            continue
+        file = f"{job_trace.DIRECTORY}/.scrontab-{secrets.token_hex(4)}"
+        shown = cluster.run("scrontab", "-l", user=jobs.user, check=False)
+        before[name] = "" if shown.exit_code else shown.stdout
+        options = ("--output=/dev/null", *jobs.ways_in(cluster), *small(plan, name, 1))
+        entry = "".join(f"#SCRON {option}\n" for option in options)
+        entry += f"* * * * * mkdir -p -m 1777 {job_trace.DIRECTORY};"
+        entry += f' echo "$SLURM_JOB_ID $(id -un)" >> {file}\n'
+        added = cluster.run(
+            "scrontab", "-", user=jobs.user, stdin=before[name] + entry, check=False
+        )
+        files[name] = (file, added.stderr if added.exit_code else "")
+    yield files
+    for name, text in before.items():
+        restore = ("scrontab", "-") if text else ("scrontab", "-r")
+        clusters[name].run(*restore, user=jobs.user, stdin=text, check=False)

@@ -26,6 +26,7 @@ SECOND = [
     ("rest", "26.05"),
     ("scale", "22.05"),
     ("schedmd-suite", "24.11"),
+    ("scheduling", "20.11"),
     ("simulate", "26.05"),
     ("topology-block", "26.05"),
     ("topology-tree", "20.11"),

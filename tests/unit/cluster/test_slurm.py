@@ -107,6 +107,16 @@ def test_job_that_slurmctld_remembers_is_like_its_record() -> None:
     assert (seen.start, seen.end, seen.node_list, seen.cpus) == (None, None, "", 4)
 
 
+def test_name_of_a_component_of_a_heterogeneous_job_is_its_own() -> None:
+    line = (
+        "JobId=8 HetJobId=7 HetJobOffset=1 JobName=a job HetJobIdSet=7-8 UserId=alice(2001)"
+        " Account=physics QOS=normal JobState=RUNNING ExitCode=0:0 RunTime=00:00:05"
+        " TimeLimit=00:01:00 SubmitTime=1700000000 StartTime=1700000001 EndTime=1700000061"
+        " Partition=batch NodeList=c2 NumCPUs=1"
+    )
+    assert slurm.parse_remembered(line, "aws").name == "a job"
+
+
 def test_origin_is_in_the_bits_above_the_local_id() -> None:
     assert [slurm.origin_id(job_id) for job_id in (1, 67108865, 134217732)] == [0, 1, 2]
 
