@@ -225,7 +225,8 @@ def test_components_of_a_heterogeneous_job_start_together_each_on_its_node(
             f'echo "note.{group}=$(srun --het-group={group} printenv SLURMD_NODENAME)" >> "$trace"'
             for group in (0, 1)
         )
-        options = ["--output=/dev/null", *jobs.ways_in(cluster), *small(plan, name, MINUTES)]
+        options = [*plan.scenario.checks.submit, "--output=/dev/null", *jobs.ways_in(cluster)]
+        options += small(plan, name, MINUTES)
         components = [[*options, f"--nodelist={node}"] for node in nodes]
         script = job_trace.script(body)
         job_id = cluster.submit(script, *components[0], ":", *components[1], user=jobs.user)
