@@ -252,10 +252,12 @@ def _memory_of_a_cpu(cluster: Cluster) -> int | None:
 
 def has_memory(cluster: Cluster) -> bool:
     """Return whether every node has a RealMemory; without it slurmctld assumes 1 MiB."""
-    return all(
-        get(merged({"RealMemory": group.memory}, group.options), "RealMemory")
-        for group in cluster.nodes
-    )
+    return all(map(real_memory, cluster.nodes))
+
+
+def real_memory(group: NodeGroup) -> int:
+    """Return the memory of each node of a group in MiB; 0 if it has no RealMemory."""
+    return int(get(merged({"RealMemory": group.memory}, group.options), "RealMemory") or 0)
 
 
 def minutes(value: str) -> float:

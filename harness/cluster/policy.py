@@ -6,6 +6,7 @@ can change it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any
 
-from harness import releases
+from harness import releases, slurm_options
 from harness.cluster import association_comparison
+from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.slurm_options import get, minutes
 from harness.slurmconf.check.nodes import names_of
@@ -52,7 +54,11 @@ _OF_SUBMISSION = ("MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA")
 _IN_MINUTES = ("MaxTRESMins", "GrpTRESMins", "GrpTRESRunMins")
 # Options PriorityWeight* of factors in which two jobs of a user can differ at will, and by how much
 # a nice value lowers the priority of one.
-_WEIGHED, _NICE = ("QOS", "Partition"), 50
+_WEIGHED, _NICE = ("QOS", "Partition", "JobSize"), 50
+# Sizes of two jobs that differ in one of them: CPUs, and memory in MiB.
+_CPUS, _MEMORY = (1, 2), (50, 100)
+# Two jobs differ in age by as many seconds as it takes to tell their priorities apart.
+_SHORTEST_AGE, _LONGEST_AGE, _VISIBLE = 3, 60, 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,21 @@ class Order:
     options: tuple[tuple[str, ...], tuple[str, ...]]
     columns: tuple[tuple[str, str], tuple[str, str]]
     difference: float
+
+
+@dataclass(frozen=True, slots=True)
+class Age:
+    """Jobs of a user that gain priority while they wait, and how much in a second.
+
+    After `seconds`, the difference can be seen.
+    """
+
+    cluster: str
+    user: str
+    options: tuple[str, ...]
+    partition: str
+    per_second: float
+    seconds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +249,27 @@ class _Policy:
                 return False
         return True
 
-    def takes_two_small_jobs(self, way: _Way) -> bool:
-        """Return whether no limit of a size or of a number of jobs refuses two of a user's jobs."""
+    def nodes_of(self, partition: str) -> tuple[str, ...]:
+        """Return the nodes of a partition."""
+        cluster = self.plan.scenario.clusters[self.cluster]
+        named = str(get(cluster.partitions[partition].options, "Nodes") or "ALL")
+        if named.upper() == "ALL":
+            return cluster.nodes_of_partition(cluster.partitions[partition])
+        return tuple(names_of(named) or ())
+
+    def takes_small_jobs(self, way: _Way, count: int) -> bool:
+        """Return whether no limit of a size or of a number of jobs refuses a user's small jobs."""
         return not [*self.limits_of(way, "MinTRES")] and all(
-            value >= 2 for column in _OF_SUBMISSION for _, value in self.limits_of(way, column)
+            value >= count for column in _OF_SUBMISSION for _, value in self.limits_of(way, column)
+        )
+
+    def takes(self, way: _Way, tres: str, amount: int) -> bool:
+        """Return whether no limit refuses a job of a user that requests so much of a TRES."""
+        columns = (column for column in _REASONS if "TRES" in column and column not in _IN_MINUTES)
+        return all(
+            limit.get(tres, amount) >= amount
+            for column in columns
+            for _, limit in self.limits_of(way, column)
         )
 
     def limits_of(self, way: _Way, column: str) -> Iterator[tuple[str, Any]]:
@@ -351,10 +389,7 @@ def _job_beyond(policy: _Policy, way: _Way, column: str, tres: str, value: float
     for name, options in policy.partitions().items():
         if policy.refusals(name, way) or get(options, "QOS"):
             continue
-        nodes = cluster.nodes_of_partition(cluster.partitions[name])
-        named = str(get(options, "Nodes") or "ALL")
-        nodes = nodes if named.upper() == "ALL" else names_of(named) or ()
-        cpus = [size[node] for node in nodes if node in size]
+        cpus = [size[node] for node in policy.nodes_of(name) if node in size]
         longest = minutes(str(get(options, "MaxTime") or "unlimited"))
         job = None
         if column in _IN_MINUTES:
@@ -436,39 +471,72 @@ def preemptions(plan: Plan) -> Iterator[Preemption]:
 def orders(plan: Plan) -> Iterator[Order]:
     """Yield two jobs for each factor of priority that a cluster weighs and that two jobs can show.
 
-    These are QOS, partition and nice value: see set_priority_factors() in Slurm's
-    priority_multifactor.c. All others are the same for two jobs of one size, account and user,
-    except for the age that PriorityFlags=ACCRUE_ALWAYS gives to jobs that may not start yet, and
-    for what a plugin of the site adds.
+    These are QOS, partition, nice value, CPUs and memory: see set_priority_factors() in Slurm's
+    priority_multifactor.c. All others are the same for two jobs of one account and user, except for
+    the age that PriorityFlags=ACCRUE_ALWAYS gives to jobs that may not start yet, and for what a
+    plugin of the site adds.
     """
+    for cluster in _with_multifactor(plan):
+        conf = plan.slurm_conf(cluster)
+        if get(conf, "PriorityWeightTRES") or any(_weight(conf, kind) for kind in _WEIGHED):
+            yield from _ordered(_policy(plan, cluster))
+
+
+def ages(plan: Plan) -> Iterator[Age]:
+    """Yield jobs of a user of each cluster on which a minute of waiting changes the priority."""
+    for cluster in _with_multifactor(plan):
+        conf = plan.slurm_conf(cluster)
+        per_second = _weight(conf, "Age") / (minutes(get(conf, "PriorityMaxAge") or "7-0") * 60)
+        policy = _policy(plan, cluster)
+        # Limits such as MaxJobsAccruePU keep jobs from gaining age.
+        limited = "jobsaccrue" in plan.scenario.model_dump_json().lower()
+        for way in policy.ways() if per_second * _LONGEST_AGE >= _VISIBLE and not limited else ():
+            partition = policy.partition_for(way)
+            if partition and policy.takes_small_jobs(way, 3):
+                seconds = max(_SHORTEST_AGE, math.ceil(_VISIBLE / per_second))
+                options = way.smallest_job(partition)
+                yield Age(cluster, way.user, options, partition, per_second, seconds)
+                break
+
+
+def _weight(conf: Mapping[str, Any], kind: str) -> int:
+    return int(get(conf, f"PriorityWeight{kind}") or 0)
+
+
+def _flags(conf: Mapping[str, Any]) -> str:
+    return str(get(conf, "PriorityFlags") or "").upper()
+
+
+def _with_multifactor(plan: Plan) -> Iterator[str]:
+    """Yield the clusters with limits whose priorities are known from their configuration."""
     for cluster in plan.clusters_with_limits() if plan.scenario.accounting else ():
         conf = plan.slurm_conf(cluster)
-        flags = (get(conf, "PriorityFlags") or "").upper()
         release = releases.get(plan.releases()[cluster])
         default = releases.default_of(release, "slurm.conf", "PriorityType")
-        weights = {kind: int(get(conf, f"PriorityWeight{kind}") or 0) for kind in _WEIGHED}
         if (
-            any(weights.values())
-            and (get(conf, "PriorityType") or default) == "priority/multifactor"
-            and "ACCRUE_ALWAYS" not in flags
+            (get(conf, "PriorityType") or default) == "priority/multifactor"
+            and "ACCRUE_ALWAYS" not in _flags(conf)
             and not get(conf, "PrioritySiteFactorPlugin")
         ):
-            policy = _policy(plan, cluster)
-            yield from _ordered(policy, weights, flags)
+            yield cluster
 
 
-def _ordered(policy: _Policy, weights: Mapping[str, int], flags: str) -> Iterator[Order]:
+def _ordered(policy: _Policy) -> Iterator[Order]:
     """Yield two jobs of a cluster's users for each factor in which they can differ."""
+    conf = policy.plan.slurm_conf(policy.cluster)
+    flags = _flags(conf)
     parts = {}
     for kind, values in policy.factors().items():
         normal = 1.0 if f"NO_NORMAL_{kind[:4].upper()}" in flags else max(values.values()) or 1.0
-        parts[kind] = {name: weights[kind] * value / normal for name, value in values.items()}
+        weight = _weight(conf, kind)
+        parts[kind] = {name: weight * value / normal for name, value in values.items()}
+    by_nodes = bool(get(conf, "PriorityWeightTRES")) and "NO_NORMAL_TRES" not in flags
     found: dict[str, Order] = {}
     for _, ways in groupby(policy.ways(), lambda way: (way.user, way.account)):
         jobs = [
             (way, partition)
             for way in ways
-            if policy.takes_two_small_jobs(way)
+            if policy.takes_small_jobs(way, 2)
             for partition in policy.partitions()
             if not policy.refusals(partition, way)
         ]
@@ -477,6 +545,8 @@ def _ordered(policy: _Policy, weights: Mapping[str, int], flags: str) -> Iterato
             if way == other and partition == elsewhere:
                 factor, difference, nice = "nice value", float(_NICE), (f"--nice={_NICE}",)
             elif way == other:
+                if by_nodes and {*policy.nodes_of(partition)} != {*policy.nodes_of(elsewhere)}:
+                    continue  # a TRES is worth more where there is less of it
                 of = parts["Partition"]
                 factor, difference = "partition", of[partition] - of[elsewhere]
             elif partition == elsewhere:
@@ -489,4 +559,64 @@ def _ordered(policy: _Policy, weights: Mapping[str, int], flags: str) -> Iterato
                 found[factor] = Order(
                     policy.cluster, way.user, factor, options, columns, difference
                 )
+        for way, partition in jobs:
+            for order in _sizes(policy, way, partition):
+                found.setdefault(order.factor, order)
     yield from found.values()
+
+
+def _sizes(policy: _Policy, way: _Way, partition: str) -> Iterator[Order]:
+    """Yield two jobs that differ in their CPUs, and two that differ in their memory.
+
+    JobSize is a job's part of the cluster, a TRES its part of the partition.
+    """
+    cluster = policy.plan.scenario.clusters[policy.cluster]
+    conf = policy.plan.slurm_conf(policy.cluster)
+    weights = _tres_weights(conf)
+    if cluster.elastic() or "billing" in weights:
+        return
+    cpus = cluster.static_nodes()
+    memory = {
+        node: slurm_options.real_memory(group)
+        for group in cluster.nodes
+        for node in hostlist.expand(group.name)
+    }
+    nodes = policy.nodes_of(partition)
+    normal = "NO_NORMAL_TRES" not in _flags(conf)
+    per_cpu, per_mib = (
+        weights.get(name, 0) / (sum(of[node] for node in nodes) or 1 if normal else 1)
+        for name, of in (("cpu", cpus), ("mem", memory))
+    )
+    fixed = (f"--mem={_MEMORY[0]}",) if all(memory.values()) else ()
+    kinds = []
+    if max(cpus[node] for node in nodes) >= _CPUS[1] and (fixed or not per_mib):
+        larger, smaller = (_size_factor(conf, cpus, count) for count in reversed(_CPUS))
+        gain = _weight(conf, "JobSize") * (larger - smaller) + per_cpu * (_CPUS[1] - _CPUS[0])
+        asked = [(f"--cpus-per-task={count}", *fixed) for count in reversed(_CPUS)]
+        kinds.append(("CPUs", "cpu", _CPUS[1], asked, gain))
+    if fixed:
+        asked = [(f"--mem={amount}",) for amount in reversed(_MEMORY)]
+        kinds.append(("memory", "mem", _MEMORY[1], asked, per_mib * (_MEMORY[1] - _MEMORY[0])))
+    for factor, tres, most, asked, gain in kinds:
+        # Slurm cuts fractions off.
+        if abs(gain) > 2 and policy.takes(way, tres, most):
+            jobs = [(*way.smallest_job(partition), *options) for options in asked]
+            options = (jobs[0], jobs[1]) if gain > 0 else (jobs[1], jobs[0])
+            columns = ((partition, way.qos),) * 2
+            yield Order(policy.cluster, way.user, factor, options, columns, abs(gain))
+
+
+def _tres_weights(conf: Mapping[str, Any]) -> dict[str, float]:
+    """Return the weights of PriorityWeightTRES, by the TRES in lower case."""
+    pairs = (pair.partition("=") for pair in str(get(conf, "PriorityWeightTRES") or "").split(","))
+    return {name.lower(): float(weight) for name, _, weight in pairs if weight}
+
+
+def _size_factor(conf: Mapping[str, Any], cpus_of: Mapping[str, int], cpus: int) -> float:
+    """Return the factor JobSize of a job of a minute on one node, with so many CPUs."""
+    total, nodes = sum(cpus_of.values()), len(cpus_of)
+    if "SMALL_RELATIVE_TO_TIME" in _flags(conf):
+        factor = max(total / nodes, cpus) / total
+    else:
+        factor = (1 / nodes + cpus / total) / 2
+    return 1 - factor if str(get(conf, "PriorityFavorSmall") or "NO").upper() == "YES" else factor

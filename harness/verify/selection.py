@@ -293,8 +293,14 @@ def _preemption(plan: Plan) -> bool:
 
 @feature("priority")
 def _priority(plan: Plan) -> bool:
-    """Priority that depends on QOS or partitions."""
+    """Priority that depends on QOS, partitions or sizes."""
     return not _federation(plan) and any(policy.orders(plan))
+
+
+@feature("age")
+def _age(plan: Plan) -> bool:
+    """Priority that a minute of waiting changes."""
+    return not _federation(plan) and any(policy.ages(plan))
 
 
 @feature("scheduling")

@@ -288,7 +288,8 @@ def scrontab_jobs(
         file = f"{job_trace.DIRECTORY}/.scrontab-{secrets.token_hex(4)}"
         shown = cluster.run("scrontab", "-l", user=jobs.user, check=False)
         before[name] = "" if shown.exit_code else shown.stdout
-        options = ("--output=/dev/null", *jobs.ways_in(cluster), *small(plan, name, 1))
+        submit = (*plan.scenario.checks.submit, "--output=/dev/null", *jobs.ways_in(cluster))
+        options = (*submit, *small(plan, name, 1))
         entry = "".join(f"#SCRON {option}\n" for option in options)
         entry += f"* * * * * mkdir -p -m 1777 {job_trace.DIRECTORY};"
         entry += f' echo "$SLURM_JOB_ID $(id -un)" >> {file}\n'

@@ -9,7 +9,7 @@ from conftest import Jobs, only
 
 from harness import slurm_options
 from harness.cluster import policy
-from harness.cluster.slurm import SlurmCluster
+from harness.cluster.slurm import SlurmCluster, parse_details
 from harness.plan import Plan
 from harness.ssh import Ssh
 from harness.submissions import asking
@@ -85,7 +85,7 @@ def test_jobs_preempt_those_of_lower_qos(
 
 
 @pytest.mark.needs("priority")
-def test_priority_follows_qos_partition_and_nice_value(
+def test_priority_follows_qos_partition_nice_value_and_size(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     """Two jobs that may not start yet differ in one factor, and by its weight in priority."""
@@ -112,3 +112,47 @@ def test_priority_follows_qos_partition_and_nice_value(
                 f" have priorities {first} and {second}, should have {first} and {expected:.0f}"
             )
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.needs("age", "lasting")
+def test_priority_grows_with_the_age_of_a_job(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    """Two jobs wait for the same node; the second may start some seconds after the first.
+
+    Slurm calculates priorities again after PriorityCalcPeriod, or when a job is released.
+    """
+    wrong = []
+    for age in policy.ages(plan):
+        cluster = clusters[age.cluster]
+        filling = jobs.submit(cluster, "sleep 300", *age.options, "--exclusive", user=age.user)
+        cluster.wait_for([filling], {"RUNNING"})
+        node = f"--nodelist={cluster.job(filling).node_list}"
+        ids = [
+            jobs.submit(cluster, "true", *age.options, node, f"--begin={begin}", user=age.user)
+            for begin in ("now", f"now+{age.seconds}")
+        ]
+        first, second = wait_until(
+            lambda: [waits_since(cluster, job_id) for job_id in ids],  # noqa: B023  called at once
+            all,
+            what=f"jobs {ids} to gain age",
+            timeout=120,
+        )
+        cluster.run("scontrol", "release", *map(str, ids))
+        found = [priority for *_, priority in cluster.priorities(ids)]
+        gained, expected = found[0] - found[1], age.per_second * (second - first)
+        # The two may be released in different seconds.
+        if abs(gained - expected) > age.per_second + 1:
+            wrong.append(
+                f"{cluster.name}: jobs of {age.user}, of which one has waited {second - first} s"
+                f" longer, have priorities {found[0]} and {found[1]}; they should differ by"
+                f" {expected:.0f}"
+            )
+    assert not wrong, "\n".join(wrong)
+
+
+def waits_since(cluster: SlurmCluster, job_id: int) -> int | None:
+    """Return since when a job gains age, in seconds since 1970; None if it does not."""
+    query = ("scontrol", "--oneliner", "show", "job", str(job_id))
+    shown = parse_details(cluster.run("env", "SLURM_TIME_FORMAT=%s", *query).stdout)
+    return int(shown["AccrueTime"]) if shown["AccrueTime"].isdigit() else None

@@ -16,7 +16,7 @@ def changed(check: str, do: str, undo: str, message: str) -> Sabotage:
     return Sabotage((check,), ("p1", do), ("p1", undo), message)
 
 
-def _read(option: str, value: str, conf: str, reload: str) -> tuple[str, str]:
+def read(option: str, value: str, conf: str, reload: str) -> tuple[str, str]:
     """Return scripts that make a daemon read another value than its file then has."""
     change = f"sed -i.right s/^{option}=.*/{option}={value}/ {conf}"
     # A daemon may not read a file that belongs to another user.
@@ -39,7 +39,7 @@ POLICY = [
             "reservation lab refuses bob",
         ),
         changed(
-            _POLICY, *_read("Licenses", "matlab:3", CONF, RECONFIGURE), "3 of 2 licenses matlab"
+            _POLICY, *read("Licenses", "matlab:3", CONF, RECONFIGURE), "3 of 2 licenses matlab"
         ),
     ),
     changed(
@@ -56,7 +56,7 @@ POLICY = [
     ),
     changed(
         "priority_follows",
-        *_read("PriorityWeightQOS", "5000", CONF, RECONFIGURE),
+        *read("PriorityWeightQOS", "5000", CONF, RECONFIGURE),
         "jobs of alice that differ in QOS (short with QOS patient and short with QOS normal) have",
     ),
     changed(
@@ -99,17 +99,17 @@ POLICY = [
     ),
     changed(
         _PRIVATE,
-        *_read(_HIDDEN, "partitions", CONF, RECONFIGURE),
+        *read(_HIDDEN, "partitions", CONF, RECONFIGURE),
         "bob sees jobs of others",
     ),
     changed(
         _PRIVATE,
-        *_read(_HIDDEN, "partitions", CONF, RECONFIGURE),
+        *read(_HIDDEN, "partitions", CONF, RECONFIGURE),
         "bob does not see partitions of others",
     ),
     changed(
         _PRIVATE,
-        *_read(_HIDDEN, "none", DBD_CONF, RESTART_SLURMDBD),
+        *read(_HIDDEN, "none", DBD_CONF, RESTART_SLURMDBD),
         "bob sees accounts of others",
     ),
 ]

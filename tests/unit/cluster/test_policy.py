@@ -200,3 +200,50 @@ def test_priority_of_two_jobs_differs_by_the_weight_of_their_factor(
     assert weighted(**weights, PriorityFlags="ACCRUE_ALWAYS") == []
     assert weighted(**weights, PriorityType="priority/basic") == []
     assert weighted(PriorityWeightAge="1000") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "differences"),
+    [
+        # 8 CPUs and 4 nodes in the cluster, and in both partitions.
+        ({"PriorityWeightJobSize": "1600"}, {"CPUs": 100}),
+        ({"PriorityWeightJobSize": "1600", "PriorityFavorSmall": "YES"}, {"CPUs": 100}),
+        ({"PriorityWeightJobSize": "9", "PriorityFlags": "SMALL_RELATIVE_TO_TIME"}, {}),
+        ({"PriorityWeightTRES": "CPU=800"}, {"CPUs": 100}),
+        ({"PriorityWeightTRES": "CPU=80", "PriorityFlags": "NO_NORMAL_TRES"}, {"CPUs": 80}),
+        ({"PriorityWeightJobSize": "1600", "PriorityWeightTRES": "CPU=800"}, {"CPUs": 200}),
+        ({"PriorityWeightTRES": "CPU=800,Billing=1"}, {}),
+    ],
+)
+def test_priority_of_two_jobs_differs_by_their_size(
+    weighted: Callable[..., list[tuple[str, str, str, float]]],
+    options: dict[str, str],
+    differences: dict[str, float],
+) -> None:
+    found = {factor: by for factor, _, _, by in weighted(**options) if factor != "nice value"}
+    assert found == pytest.approx(differences)
+
+
+def test_memory_counts_if_nodes_have_it(tmp_path: Path) -> None:
+    path = tmp_path / "memory.yml"
+    text = SITE.replace("cpus: 2}", "cpus: 2, memory: 500}")
+    path.write_text(
+        text.replace("      Licenses", "      PriorityWeightTRES: Mem=400\n      Licenses")
+    )
+    plan = make_plan("site", scenario.load(path), CONTAINERS)
+    (memory,) = (order for order in policy.orders(plan) if order.factor == "memory")
+    assert [words[-1] for words in memory.options] == ["--mem=100", "--mem=50"]
+    assert memory.difference == pytest.approx(10)
+
+
+def test_jobs_differ_in_age_as_long_as_it_takes_to_see_it(tmp_path: Path) -> None:
+    def ages(weight: int) -> list[tuple[str, int]]:
+        path = tmp_path / "age.yml"
+        lines = f"      PriorityWeightAge: {weight}\n      PriorityMaxAge: 0-1\n      Licenses"
+        path.write_text(SITE.replace("      Licenses", lines))
+        plan = make_plan("site", scenario.load(path), CONTAINERS)
+        return [(age.user, age.seconds) for age in policy.ages(plan)]
+
+    assert ages(3600) == [("alice", 20)]
+    assert ages(360000) == [("alice", 3)]
+    assert ages(360) == []
