@@ -239,7 +239,8 @@ def _slurmdbd(hostname: str | None) -> dict[str, Any]:
     network = Network(conf, hostname, conf.get("dbdhost", "localhost"), conf.get("dbdaddr"))
     network.build()
     files = furnish(conf)
-    files.file(CONF / "slurmdbd.conf", mode=0o600)
+    for path in filter(Path.is_file, CONF.rglob("*")):  # it may be included
+        files.file(path, mode=0o600)
     start_munge()
     mariadb = MariaDB(
         conf.port("storageport", 3306), network.is_here(conf.get("storagehost", "localhost"))
