@@ -282,8 +282,9 @@ def scrontab_jobs(
     """
     files, before = {}, {}
     for name, cluster in clusters.items():
+        packaged = releases.get(plan.releases()[name]).scrontab
         which = cluster.run("sh", "-c", "command -v scrontab", check=False)
-        if not plan.has_scrontab(name) or which.exit_code:
+        if not plan.has_scrontab(name) or (which.exit_code and not packaged):
             continue
         file = f"{job_trace.DIRECTORY}/.scrontab-{secrets.token_hex(4)}"
         shown = cluster.run("scrontab", "-l", user=jobs.user, check=False)

@@ -59,13 +59,14 @@ def on_each(find: Find, clusters: Clusters) -> None:
 
 
 def free_nodes(cluster: SlurmCluster, plan: Plan, partition: str = "") -> dict[str, int]:
-    """Return the nodes of a partition, or of the default one, and their CPUs, largest first."""
+    """Return the CPUs of each node of a partition, or of the default one, largest first."""
     conf = slurm_conf(plan, cluster.name)
     partition = partition or conf.default_partition()
     cpus = plan.scenario.clusters[cluster.name].static_nodes()
     usable = {*cpus} - reserved_nodes(cluster, plan)
     line = next(line for line in cluster.partitions() if line.name == partition)
-    return {node: cpus[node] for node in sorted(line.nodes, key=cpus.get) if node in usable}
+    nodes = sorted(usable.intersection(line.nodes), key=lambda node: (-cpus[node], node))
+    return {node: cpus[node] for node in nodes}
 
 
 def traces_of(jobs: Jobs, cluster: SlurmCluster, *job_ids: int) -> list[JobTrace]:
@@ -120,7 +121,7 @@ def test_jobs_start_when_their_dependencies_allow_it(
             f"a job with {text} began {-waited:.1f} s before the {event} of {what}"
             for text, job_id in may_run.items()
             for what, event in MAY_RUN[text].items()
-            for waited in [traces[job_id].start - getattr(traces[before[what]], event)]
+            for waited in [traces[job_id].start - (getattr(traces[before[what]], event) or inf)]
             if waited < 0
         ]
 
@@ -348,7 +349,8 @@ def test_jobs_share_nodes_and_cpus_as_their_partition_allows(
         conf = slurm_conf(plan, name)
         for partition in clusters[name].partitions():
             line = conf.partitions[partition.name]
-            nodes = [*free_nodes(clusters[name], plan, partition.name)]
+            cpus = free_nodes(clusters[name], plan, partition.name)
+            nodes = [node for node in cpus if cpus[node] > 1]
             open_to_users = partition.state == "UP" and not partition.root_only
             if open_to_users and nodes and drift.exclusive(line) in {"NO", "NODE"}:
                 for pair in PAIRS:
