@@ -257,7 +257,7 @@ def has_memory(cluster: Cluster) -> bool:
 
 def real_memory(group: NodeGroup) -> int:
     """Return the memory of each node of a group in MiB; 0 if it has no RealMemory."""
-    return int(get(merged({"RealMemory": group.memory}, group.options), "RealMemory") or 0)
+    return number(get(merged({"RealMemory": group.memory}, group.options), "RealMemory") or "") or 0
 
 
 def minutes(value: str) -> float:

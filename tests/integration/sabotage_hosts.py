@@ -127,9 +127,9 @@ SINGLE_NODE = [
     at_once(
         on_single(
             "read_and_write_its_saved_state",
-            f"chown root {STATE}/node_state.old",
-            f"chown slurm {STATE}/node_state.old",
-            f"single: slurm cannot read and write its state: {STATE}/node_state.old has mode 600",
+            f"install -m 600 /dev/null {STATE}/lie",
+            f"rm {STATE}/lie",
+            f"single: slurm cannot read and write its state: {STATE}/lie has mode 600",
         ),
         on_single(
             "read_and_write_its_saved_state",
