@@ -306,15 +306,7 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     if completion and script and completion.value == "jobcomp/mysql":
         # _check_storage_pass_script_permissions of mysql_common.c
         yield from values.relative_path(slurm_conf, script, SLURMCTLD)
-    if release.checks_controller_scripts and "script" in (
-        slurm_conf.get("prepplugins") or "script"
-    ):
-        for key in ("prologslurmctld", "epilogslurmctld"):
-            for script in slurm_conf.all_of(key):  # init of prep_script.c
-                yield from values.relative_path(slurm_conf, script, SLURMCTLD)
-                if re.search("[*?]", script.value):
-                    message = "is the path of one script: patterns are for Prolog and Epilog only"
-                    yield slurm_conf.find(script, FATAL, "path", message, daemons=SLURMCTLD)
+    yield from _controller_scripts(slurm_conf)
     kafka = "kafka" in release.plugins["jobcomp"]
     if completion and completion.value == "jobcomp/kafka" and kafka:
         yield from _kafka(slurm_conf)
@@ -326,6 +318,19 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
     if features and uses_knl_generic(slurm_conf) and "resumeprogram" in slurm_conf.settings:
         message = "node_features/knl_generic does not work with ResumeProgram"
         yield slurm_conf.find(features, FATAL, "contradiction", message)
+
+
+def _controller_scripts(slurm_conf: Source) -> Iterator[Finding]:
+    """Yield scripts that init of prep_script.c cannot execute."""
+    if slurm_conf.release.checks_controller_scripts and "script" in (
+        slurm_conf.get("prepplugins") or "script"
+    ):
+        for key in ("prologslurmctld", "epilogslurmctld"):
+            for script in slurm_conf.all_of(key):
+                yield from values.relative_path(slurm_conf, script, SLURMCTLD)
+                if re.search("[*?]", script.value):
+                    message = "is the path of one script: patterns are for Prolog and Epilog only"
+                    yield slurm_conf.find(script, FATAL, "path", message, daemons=SLURMCTLD)
 
 
 def _kafka(slurm_conf: Source) -> Iterator[Finding]:

@@ -83,15 +83,7 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     if user and source.release.slurmdbd_compares_user_names and user.value.isdigit():
         message = "must be a name: slurmdbd compares it with that of the owner of slurmdbd.conf"
         yield source.find(user, FATAL, "value", message)
-    options = source.release.options["slurmdbd.conf"]
-    known = {"ssl_ca", "ssl_capath", "ssl_cert", "ssl_cipher", "ssl_key"}
-    for word in source.words("storageparameters"):  # _set_mysql_ssl_opts of mysql_common.c
-        name = word.lower().partition("=")[0]
-        is_token = name.startswith("token_") and "storagepassscript" in options
-        if name not in known and not is_token:
-            parameters = source.settings["storageparameters"]
-            message = f'"{word}" is not an option; it is ignored'
-            yield source.find(parameters, ERROR, "word", message)
+    yield from _storage_parameters(source)
     if database := source.settings.get("storageloc"):
         yield from values.wrong_database(source, database)
     # slurmdbd runs on either.
@@ -112,6 +104,19 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
         yield from _slurmdbd_value(source, key, setting)
     if "dbdhost" not in source.settings:
         yield source.find_here(ERROR, "missing", "DbdHost", "is not set; slurmdbd uses localhost")
+
+
+def _storage_parameters(source: Source) -> Iterator[Finding]:
+    """Yield words that _set_mysql_ssl_opts of mysql_common.c ignores."""
+    options = source.release.options["slurmdbd.conf"]
+    known = {"ssl_ca", "ssl_capath", "ssl_cert", "ssl_cipher", "ssl_key"}
+    for word in source.words("storageparameters"):
+        name = word.lower().partition("=")[0]
+        is_token = name.startswith("token_") and "storagepassscript" in options
+        if name not in known and not is_token:
+            parameters = source.settings["storageparameters"]
+            message = f'"{word}" is not an option; it is ignored'
+            yield source.find(parameters, ERROR, "word", message)
 
 
 def _storage(source: Source) -> Iterator[Finding]:

@@ -34,6 +34,7 @@ def check(source: Source) -> Iterator[Finding]:
     yield from _health_check(source)
     yield from _gathering(source)
     yield from _unusable(source)
+    yield from only_in(SLURMCTLD, _of_slurmctld(source))
     yield from _contradictions(source)
     yield from only_in(SLURMCTLD, _backfill(source))
 
@@ -125,16 +126,6 @@ def _unusable(source: Source) -> Iterator[Finding]:
         if governor and not known.match(governor.value):
             message = f'"{governor.value}" is not a governor, and ignored (cpu_freq_verify_def)'
             yield source.find(governor, ERROR, "word", message)
-    setting = source.settings.get("schedulerparameters")
-    window = re.search("bf_window_linear=([^,]*)", setting.value, re.I) if setting else None
-    select = source.get("selecttype") or default_select(source)
-    if setting and window and "cons_" in select and c_numbers.atoi(window[1]) < 1:
-        message = f"{window[0]} is not a positive number (init of the select plugin)"
-        yield source.find(setting, ERROR, "value", message, daemons=SLURMCTLD)
-    mail = source.settings.get("mailprog")
-    if mail and " " in mail.value:
-        message = "is the path of a program, without arguments (main of slurmctld/controller.c)"
-        yield source.find(mail, ERROR, "path", message, daemons=SLURMCTLD)
     for name in ("requeueexit", "requeueexithold"):
         codes = source.settings.get(name)
         numbers = names_of(f"[{codes.value}]", source.release) if codes else ()
@@ -155,6 +146,20 @@ def _unusable(source: Source) -> Iterator[Finding]:
     ):
         message = "threadpool=enabled is ignored (_parse_params of src/common/threadpool.c)"
         yield source.find(setting, WARNING, "word", message, daemons=SLURMCTLD)
+
+
+def _of_slurmctld(source: Source) -> Iterator[Finding]:
+    """Yield values that only slurmctld reads."""
+    setting = source.settings.get("schedulerparameters")
+    window = re.search("bf_window_linear=([^,]*)", setting.value, re.I) if setting else None
+    select = source.get("selecttype") or default_select(source)
+    if setting and window and "cons_" in select and c_numbers.atoi(window[1]) < 1:
+        message = f"{window[0]} is not a positive number (init of the select plugin)"
+        yield source.find(setting, ERROR, "value", message)
+    mail = source.settings.get("mailprog")
+    if mail and " " in mail.value:
+        message = "is the path of a program, without arguments (main of slurmctld/controller.c)"
+        yield source.find(mail, ERROR, "path", message)
 
 
 def _is_exit_code(word: str) -> bool:

@@ -221,12 +221,7 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
             f'"{state.value}" is not a node state',
             "such as UNKNOWN or CLOUD",
         )
-    address = row.all.get("nodeaddr")
-    if address and ":" in address.value and "[" not in address.value:
-        parameters = (source.get("communicationparameters") or "").lower()
-        if re.fullmatch("[0-9a-fA-F:.]+", address.value) and "enableipv6" not in parameters:
-            message = f"{address.value} cannot be used without CommunicationParameters=EnableIPv6"
-            yield source.find(address, ERROR, "value", message)
+    yield from _ipv6_address(source, row)
     gres = row.all.get("gres")
     if gres:
         types = {*source.words("grestypes")}  # in the exact case (gres_name_filter)
@@ -303,6 +298,16 @@ def _ports(source: Source, port: Setting, count: int) -> Iterator[Finding]:
         )
     elif not all(0 < c_numbers.atoi(number) < 65536 for number in ports):
         yield source.find(port, FATAL, "value", f'"{value}" is not a port or a range of ports')
+
+
+def _ipv6_address(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield a NodeAddr that slurm_set_addr cannot resolve."""
+    address = row.all.get("nodeaddr")
+    if address and address.value.count(":") > 1 and "[" not in address.value:
+        parameters = (source.get("communicationparameters") or "").lower()
+        if re.fullmatch("[0-9a-fA-F:.]+", address.value) and "enableipv6" not in parameters:
+            message = f"{address.value} cannot be used without CommunicationParameters=EnableIPv6"
+            yield source.find(address, ERROR, "value", message)
 
 
 def _is_node_state(release: Release, value: str) -> bool:
