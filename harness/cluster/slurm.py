@@ -102,6 +102,14 @@ class Job:
         """Whether the harness submitted it."""
         return self.comment == MARK
 
+    @property
+    def has_run(self) -> bool:
+        """Whether it has ended on nodes.
+
+        The copy of a federated job that ran elsewhere has none, whatever its state.
+        """
+        return self.state in FINISHED and self.node_list not in {"", "None assigned"}
+
 
 @dataclass(frozen=True, slots=True)
 class Node:

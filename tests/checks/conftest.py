@@ -17,7 +17,7 @@ import pytest
 
 from harness import lifecycle, providers, releases, render, slurm_options
 from harness.cluster import logs, slurm
-from harness.cluster.slurm import FINISHED, JobKey, Reservation, SlurmCluster, job_key
+from harness.cluster.slurm import FINISHED, Job, JobKey, Reservation, SlurmCluster, job_key
 from harness.elastic import provisioning
 from harness.errors import CommandFailed, WaitTimeout
 from harness.kubernetes import hybrid
@@ -476,17 +476,18 @@ def ran_on(clusters: dict[str, SlurmCluster]) -> Callable[[int], str]:
     """Wait until a federated job has ended, and return the cluster that ran it."""
 
     def find(job_id: int) -> str:
-        def look() -> list[tuple[str, str]]:
-            jobs_found = ((name, cluster.job(job_id)) for name, cluster in clusters.items())
-            return [(name, job.state) for name, job in jobs_found if job]
+        def look() -> dict[str, Job]:
+            jobs_found = {name: cluster.job(job_id) for name, cluster in clusters.items()}
+            return {name: job for name, job in jobs_found.items() if job}
 
         ended = wait_until(
             look,
-            lambda seen: any(state in FINISHED - {"REVOKED"} for _, state in seen),
-            what=f"job {job_id} to end",
+            lambda seen: any(job.has_run for job in seen.values()),
+            what=f"job {job_id} to run and end",
             timeout=120,
+            show=lambda seen: ", ".join(f"{name}: {job.state}" for name, job in seen.items()),
         )
-        return next(name for name, state in ended if state in FINISHED - {"REVOKED"})
+        return next(name for name, job in ended.items() if job.has_run)
 
     return find
 
