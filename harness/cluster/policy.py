@@ -487,10 +487,14 @@ def ages(plan: Plan) -> Iterator[Age]:
     for cluster in _with_multifactor(plan):
         conf = plan.slurm_conf(cluster)
         per_second = _weight(conf, "Age") / (minutes(get(conf, "PriorityMaxAge") or "7-0") * 60)
-        policy = _policy(plan, cluster)
         # Limits such as MaxJobsAccruePU keep jobs from gaining age.
-        limited = "jobsaccrue" in plan.scenario.model_dump_json().lower()
-        for way in policy.ways() if per_second * _LONGEST_AGE >= _VISIBLE and not limited else ():
+        if (
+            per_second * _LONGEST_AGE < _VISIBLE
+            or "jobsaccrue" in plan.scenario.model_dump_json().lower()
+        ):
+            continue
+        policy = _policy(plan, cluster)
+        for way in policy.ways():
             partition = policy.partition_for(way)
             if partition and policy.takes_small_jobs(way, 3):
                 seconds = max(_SHORTEST_AGE, math.ceil(_VISIBLE / per_second))
@@ -531,6 +535,7 @@ def _ordered(policy: _Policy) -> Iterator[Order]:
         weight = _weight(conf, kind)
         parts[kind] = {name: weight * value / normal for name, value in values.items()}
     by_nodes = bool(get(conf, "PriorityWeightTRES")) and "NO_NORMAL_TRES" not in flags
+    sizes = _sizes(policy, conf)
     found: dict[str, Order] = {}
     for _, ways in groupby(policy.ways(), lambda way: (way.user, way.account)):
         jobs = [
@@ -560,50 +565,71 @@ def _ordered(policy: _Policy) -> Iterator[Order]:
                     policy.cluster, way.user, factor, options, columns, difference
                 )
         for way, partition in jobs:
-            for order in _sizes(policy, way, partition):
-                found.setdefault(order.factor, order)
+            for pair in sizes[partition]:
+                if pair.factor not in found and policy.takes(way, pair.tres, pair.most):
+                    found[pair.factor] = pair.order(policy.cluster, way, partition)
     yield from found.values()
 
 
-def _sizes(policy: _Policy, way: _Way, partition: str) -> Iterator[Order]:
-    """Yield two jobs that differ in their CPUs, and two that differ in their memory.
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Two jobs that differ in a TRES, of which the larger requests `most`.
+
+    `options` are those of the smaller one and of the larger one, whose priority is higher by
+    `gain`.
+    """
+
+    factor: str
+    tres: str
+    most: int
+    options: tuple[tuple[str, ...], tuple[str, ...]]
+    gain: float
+
+    def order(self, cluster: str, way: _Way, partition: str) -> Order:
+        """Return such jobs of a user in a partition, that of higher priority first."""
+        smaller, larger = ((*way.smallest_job(partition), *options) for options in self.options)
+        jobs = (larger, smaller) if self.gain > 0 else (smaller, larger)
+        columns = ((partition, way.qos),) * 2
+        return Order(cluster, way.user, self.factor, jobs, columns, abs(self.gain))
+
+
+def _sizes(policy: _Policy, conf: Mapping[str, Any]) -> dict[str, list[_Sizes]]:
+    """Return for each partition jobs that differ in their CPUs, and jobs that do in their memory.
 
     JobSize is a job's part of the cluster, a TRES its part of the partition.
     """
+    sizes: dict[str, list[_Sizes]] = {name: [] for name in policy.partitions()}
     cluster = policy.plan.scenario.clusters[policy.cluster]
-    conf = policy.plan.slurm_conf(policy.cluster)
     weights = _tres_weights(conf)
     if cluster.elastic() or "billing" in weights:
-        return
+        return sizes
     cpus = cluster.static_nodes()
     memory = {
         node: slurm_options.real_memory(group)
         for group in cluster.nodes
         for node in hostlist.expand(group.name)
     }
-    nodes = policy.nodes_of(partition)
-    normal = "NO_NORMAL_TRES" not in _flags(conf)
-    per_cpu, per_mib = (
-        weights.get(name, 0) / (sum(of[node] for node in nodes) or 1 if normal else 1)
-        for name, of in (("cpu", cpus), ("mem", memory))
-    )
+    smaller, larger = (_size_factor(conf, cpus, count) for count in _CPUS)
+    of_size = _weight(conf, "JobSize") * (larger - smaller)
     fixed = (f"--mem={_MEMORY[0]}",) if all(memory.values()) else ()
-    kinds = []
-    if max(cpus[node] for node in nodes) >= _CPUS[1] and (fixed or not per_mib):
-        larger, smaller = (_size_factor(conf, cpus, count) for count in reversed(_CPUS))
-        gain = _weight(conf, "JobSize") * (larger - smaller) + per_cpu * (_CPUS[1] - _CPUS[0])
-        asked = [(f"--cpus-per-task={count}", *fixed) for count in reversed(_CPUS)]
-        kinds.append(("CPUs", "cpu", _CPUS[1], asked, gain))
-    if fixed:
-        asked = [(f"--mem={amount}",) for amount in reversed(_MEMORY)]
-        kinds.append(("memory", "mem", _MEMORY[1], asked, per_mib * (_MEMORY[1] - _MEMORY[0])))
-    for factor, tres, most, asked, gain in kinds:
+    normal = "NO_NORMAL_TRES" not in _flags(conf)
+    for name, pairs in sizes.items():
+        nodes = policy.nodes_of(name)
+        per_cpu, per_mib = (
+            weights.get(tres, 0) / (sum(of[node] for node in nodes) or 1 if normal else 1)
+            for tres, of in (("cpu", cpus), ("mem", memory))
+        )
+        if max(cpus[node] for node in nodes) >= _CPUS[1] and (fixed or not per_mib):
+            one, two = ((f"--cpus-per-task={count}", *fixed) for count in _CPUS)
+            gain = of_size + per_cpu * (_CPUS[1] - _CPUS[0])
+            pairs.append(_Sizes("CPUs", "cpu", _CPUS[1], (one, two), gain))
+        if fixed:
+            gain = per_mib * (_MEMORY[1] - _MEMORY[0])
+            more = (f"--mem={_MEMORY[1]}",)
+            pairs.append(_Sizes("memory", "mem", _MEMORY[1], (fixed, more), gain))
         # Slurm cuts fractions off.
-        if abs(gain) > 2 and policy.takes(way, tres, most):
-            jobs = [(*way.smallest_job(partition), *options) for options in asked]
-            options = (jobs[0], jobs[1]) if gain > 0 else (jobs[1], jobs[0])
-            columns = ((partition, way.qos),) * 2
-            yield Order(policy.cluster, way.user, factor, options, columns, abs(gain))
+        pairs[:] = [pair for pair in pairs if abs(pair.gain) > 2]
+    return sizes
 
 
 def _tres_weights(conf: Mapping[str, Any]) -> dict[str, float]:
