@@ -615,6 +615,8 @@ def _sizes(policy: _Policy, conf: Mapping[str, Any]) -> dict[str, list[_Sizes]]:
     normal = "NO_NORMAL_TRES" not in _flags(conf)
     for name, pairs in sizes.items():
         nodes = policy.nodes_of(name)
+        if not cpus.keys() >= {*nodes}:
+            continue  # it names a NodeSet
         per_cpu, per_mib = (
             weights.get(tres, 0) / (sum(of[node] for node in nodes) or 1 if normal else 1)
             for tres, of in (("cpu", cpus), ("mem", memory))

@@ -236,6 +236,16 @@ def test_memory_counts_if_nodes_have_it(tmp_path: Path) -> None:
     assert memory.difference == pytest.approx(10)
 
 
+def test_sizes_are_compared_in_partitions_that_name_their_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "set.yml"
+    lines = "      NodeSet: big Nodes=n1\n      PriorityWeightJobSize: 1600\n      Licenses"
+    text = SITE.replace('{MaxTime: "1:00:00"}', '{MaxTime: "1:00:00", Nodes: big}')
+    path.write_text(text.replace("      Licenses", lines))
+    plan = make_plan("site", scenario.load(path), CONTAINERS)
+    (cpus,) = (order for order in policy.orders(plan) if order.factor == "CPUs")
+    assert {partition for partition, _ in cpus.columns} == {"long"}
+
+
 def test_jobs_differ_in_age_as_long_as_it_takes_to_see_it(tmp_path: Path) -> None:
     def ages(weight: int) -> list[tuple[str, int]]:
         path = tmp_path / "age.yml"
