@@ -35,6 +35,8 @@ FINISHED = frozenset(
         "TIMEOUT",
     }
 )
+# What squeue and sacct print for a job without nodes.
+NO_NODES = frozenset({"", "None assigned"})
 # In a federation, the bits above these hold the id of the origin cluster
 # (slurm.schedmd.com/federation.html).
 JobKey = tuple[str, int]
@@ -108,7 +110,7 @@ class Job:
 
         The copy of a federated job that ran elsewhere has none, whatever its state.
         """
-        return self.state in FINISHED and self.node_list not in {"", "None assigned"}
+        return self.state in FINISHED and self.node_list not in NO_NODES
 
 
 @dataclass(frozen=True, slots=True)

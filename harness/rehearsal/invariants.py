@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from harness import releases, slurm_options
-from harness.cluster.slurm import FINISHED, Job, JobKey, Record, Usage, origin_id
+from harness.cluster.slurm import FINISHED, NO_NODES, Job, JobKey, Record, Usage, origin_id
 from harness.errors import CannotVerify
 from harness.events import what_is_wrong
 from harness.parsing.conf import number
@@ -341,7 +341,7 @@ def _has_run(record: Record) -> bool:
 
     22.05 also records a start for copies that were cancelled while pending.
     """
-    return bool(record.start) and record.node_list not in {"", "None assigned"}
+    return bool(record.start) and record.node_list not in NO_NODES
 
 
 class Violation(NamedTuple):

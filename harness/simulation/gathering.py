@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from harness.cluster.slurm import SlurmCluster
+from harness.cluster.slurm import NO_NODES, SlurmCluster
 from harness.parsing import hostlist
 from harness.simulation.model import JobOutcome
 from harness.simulation.submission import Submission
@@ -176,7 +176,7 @@ def _outcome(
         eligible=_since(begin, first.eligible),
         start=_since(begin, first.start),
         end=_since(begin, last.end),
-        nodes=hostlist.expand(last.nodes) if last.nodes != "None assigned" else (),
+        nodes=hostlist.expand(last.nodes) if last.nodes not in NO_NODES else (),
         cpus=int(last.cpus or 0) or int(last.requested_cpus or 0),
         user=last.user,
         account=last.account,

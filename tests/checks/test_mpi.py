@@ -52,19 +52,16 @@ def plugins(plan: Plan) -> dict[str, list[str]]:
     return plugins
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def sizes(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, int]:
     """The most nodes that a job may have in each cluster's default partition."""
 
     def size(name: str) -> int:
         cluster, conf = clusters[name], slurm_conf(plan, name)
-        partitions = [
-            partition
-            for partition in cluster.partitions()
-            if partition.name == conf.default_partition()
-        ]
-        free = {*partitions[0].nodes} - reserved_nodes(cluster, plan)
-        return min(len(free), *most_nodes(partitions, plan, name, conf).values())
+        default = conf.default_partition()
+        partition = next(part for part in cluster.partitions() if part.name == default)
+        free = {*partition.nodes} - reserved_nodes(cluster, plan)
+        return min(len(free), most_nodes([partition], plan, name, conf)[default])
 
     return everywhere(size, clusters)
 

@@ -58,15 +58,19 @@ def on_each(find: Find, clusters: Clusters) -> None:
     assert not problems, "\n".join(problems)
 
 
-def free_nodes(cluster: SlurmCluster, plan: Plan, partition: str = "") -> dict[str, int]:
-    """Return the CPUs of each node of a partition, or of the default one, largest first."""
-    conf = slurm_conf(plan, cluster.name)
-    partition = partition or conf.default_partition()
+def usable_nodes(cluster: SlurmCluster, plan: Plan) -> dict[str, int]:
+    """Return the CPUs of each node of a cluster that is not reserved, largest first."""
     cpus = plan.scenario.clusters[cluster.name].static_nodes()
-    usable = {*cpus} - reserved_nodes(cluster, plan)
-    line = next(line for line in cluster.partitions() if line.name == partition)
-    nodes = sorted(usable.intersection(line.nodes), key=lambda node: (-cpus[node], node))
-    return {node: cpus[node] for node in nodes}
+    nodes = {*cpus} - reserved_nodes(cluster, plan)
+    return {node: cpus[node] for node in sorted(nodes, key=lambda node: (-cpus[node], node))}
+
+
+def free_nodes(cluster: SlurmCluster, plan: Plan) -> dict[str, int]:
+    """Return the usable nodes of the default partition."""
+    default = slurm_conf(plan, cluster.name).default_partition()
+    partition = next(part for part in cluster.partitions() if part.name == default)
+    usable = usable_nodes(cluster, plan)
+    return {node: cpus for node, cpus in usable.items() if node in partition.nodes}
 
 
 def traces_of(jobs: Jobs, cluster: SlurmCluster, *job_ids: int) -> list[JobTrace]:
@@ -108,13 +112,14 @@ def test_jobs_start_when_their_dependencies_allow_it(
             text: jobs.submit(cluster, "true", *here, *text.format(**words).split())
             for text in MAY_RUN
         }
+        becomes = never_run(plan, cluster.name)
         never = {
             text: jobs.submit(cluster, "true", *here, *text.format(**words).split())
-            for text in never_run(plan, cluster.name)
+            for text in becomes
         }
         cluster.run("scontrol", "release", *map(str, before.values()), user=jobs.user)
         cluster.wait_for(may_run.values(), {"COMPLETED"})
-        wait_until_given_up(cluster, never, never_run(plan, cluster.name))
+        wait_until_given_up(cluster, never, becomes)
         seen = traces_of(jobs, cluster, *before.values(), *may_run.values())
         traces = {trace.job_id: trace for trace in seen}
         return [
@@ -212,7 +217,7 @@ def test_components_of_a_heterogeneous_job_start_together_each_on_its_node(
 ) -> None:
     """Only the backfill scheduler starts heterogeneous jobs."""
     able = {
-        name: (cluster, nodes)
+        name: nodes
         for name, cluster in clusters.items()
         if (nodes := [*free_nodes(cluster, plan)][:2])[1:]
         and "builtin" not in str(slurm_options.get(plan.slurm_conf(name), "SchedulerType") or "")
@@ -220,14 +225,14 @@ def test_components_of_a_heterogeneous_job_start_together_each_on_its_node(
     if not able:
         pytest.skip("no cluster has the backfill scheduler and two nodes")
 
-    def find(name: str) -> list[str]:
-        cluster, nodes = able[name]
+    def find(cluster: SlurmCluster) -> list[str]:
+        nodes = able[cluster.name]
         body = "\n".join(
             f'echo "note.{group}=$(srun --het-group={group} printenv SLURMD_NODENAME)" >> "$trace"'
             for group in (0, 1)
         )
         options = [*plan.scenario.checks.submit, "--output=/dev/null", *jobs.ways_in(cluster)]
-        options += small(plan, name, MINUTES)
+        options += small(plan, cluster.name, MINUTES)
         components = [[*options, f"--nodelist={node}"] for node in nodes]
         script = job_trace.script(body)
         job_id = cluster.submit(script, *components[0], ":", *components[1], user=jobs.user)
@@ -244,7 +249,7 @@ def test_components_of_a_heterogeneous_job_start_together_each_on_its_node(
         together = len(starts) == 2 and starts[0] == starts[1]
         return problems if together else [*problems, f"its components start at {starts}"]
 
-    on_each(lambda cluster: find(cluster.name), {name: able[name][0] for name in able})
+    on_each(find, {name: clusters[name] for name in able})
 
 
 def test_requeued_job_runs_again_with_its_id_unless_it_forbids_that(
@@ -346,23 +351,33 @@ def test_jobs_share_nodes_and_cpus_as_their_partition_allows(
     """
 
     def share(name: str) -> None:
-        conf = slurm_conf(plan, name)
-        for partition in clusters[name].partitions():
+        cluster, conf = clusters[name], slurm_conf(plan, name)
+        usable = usable_nodes(cluster, plan)
+        for partition in cluster.partitions():
             line = conf.partitions[partition.name]
-            cpus = free_nodes(clusters[name], plan, partition.name)
-            nodes = [node for node in cpus if cpus[node] > 1]
+            nodes = [node for node in usable if node in partition.nodes and usable[node] > 1]
             open_to_users = partition.state == "UP" and not partition.root_only
             if open_to_users and nodes and drift.exclusive(line) in {"NO", "NODE"}:
+                node = nodes[-1]
                 for pair in PAIRS:
-                    fill_node(clusters[name], jobs, partition.name, nodes[-1], pair)
+                    fill_node(cluster, jobs, partition.name, line, node, usable[node], pair)
 
     everywhere(share, clusters)
 
 
-def fill_node(cluster: SlurmCluster, jobs: Jobs, partition: str, node: str, pair: str) -> None:
-    """Fail unless as many jobs run on a node at a time as its partition allows, and no more."""
-    line = slurm_conf(jobs.plan, cluster.name).partitions[partition]
-    cpus = jobs.plan.scenario.clusters[cluster.name].static_nodes()[node]
+def fill_node(
+    cluster: SlurmCluster,
+    jobs: Jobs,
+    partition: str,
+    line: drift.Options,
+    node: str,
+    cpus: int,
+    pair: str,
+) -> None:
+    """Fail unless as many jobs run on a node at a time as its partition allows, and no more.
+
+    `line` has the options of the partition.
+    """
     user = jobs.user_of(cluster.name, line)
     here = [f"--partition={partition}", *jobs.ways_into(cluster.name, line), f"--nodelist={node}"]
     here += small(jobs.plan, cluster.name, MINUTES)

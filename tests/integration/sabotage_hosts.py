@@ -22,6 +22,7 @@ STATE = "/var/lib/slurm/slurmctld"
 
 
 def on_host(check: str, host: str, do: str, undo: str, message: str) -> Sabotage:
+    """Return a sabotage of a host."""
     return Sabotage((check,), (host, do), (host, undo), message)
 
 

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from sabotage import MOUNTS_OF, NETWORK_OF, Sabotage, at_once, wrapper
-from sabotage_hosts import dropped_from
-
-
-def on(host: str, check: str, do: str, undo: str, message: str) -> Sabotage:
-    """Return a sabotage of a host of the scenario login.yml."""
-    return Sabotage((check,), (host, do), (host, undo), message)
-
+from sabotage_hosts import dropped_from, on_host
 
 # A daemon that accepts every credential, in place of slurmd.
 CREDULOUS = """
@@ -24,43 +18,43 @@ with socket.socket(socket.AF_UNIX) as listener:
             connection.sendall(bytes(4))
 """
 LOGIN = [
-    on(
-        "ctl",
+    on_host(
         "log_in_to_login_hosts",
+        "ctl",
         "rm /etc/nologin",
         "echo 'Users log in to login.' > /etc/nologin",
         "alice can log in to ctl",
     ),
-    on(
-        "login",
+    on_host(
         "log_in_to_login_hosts",
+        "login",
         "touch /etc/nologin",
         "rm /etc/nologin",
         "alice cannot log in to login",
     ),
-    on(
-        "login",
+    on_host(
         "get_slurm_conf_from_slurmctld",
+        "login",
         "echo '# drift' >> /run/slurm/conf/slurm.conf",
         "systemctl restart sackd",
         "login: /run/slurm/conf/slurm.conf is not the controller's",
     ),
-    on(
-        "login",
+    on_host(
         "get_slurm_conf_from_slurmctld",
+        "login",
         "cp /run/slurm/conf/slurm.conf /etc/slurm",
         "rm /etc/slurm/slurm.conf",
         "login has a slurm.conf of its own",
     ),
-    on(
-        f"{NETWORK_OF}accounting",
+    on_host(
         "login_hosts_reach",
+        f"{NETWORK_OF}accounting",
         *dropped_from("login", 6819),
         "login: sacct fails",
     ),
-    on(
-        "login",
+    on_host(
         "runs_its_daemons",
+        "login",
         "systemctl stop sackd",
         "systemctl start sackd",
         "login: runs [], should run ['sackd']",
@@ -73,61 +67,61 @@ LOGIN = [
         ),
         "the output of job",
     ),
-    on(
-        f"{MOUNTS_OF}n1",
+    on_host(
         "home_is_the_same_file_system",
+        f"{MOUNTS_OF}n1",
         "mount -t tmpfs none /home",
         "umount /home",
         "n1: /home is a separate tmpfs, without the files of accounting, ctl, login, n2",
     ),
     at_once(
-        on(
-            "ctl",
+        on_host(
             "homes_belong_to_their_users",
+            "ctl",
             "chown bob /home/alice",
             "chown alice /home/alice",
             "n1: /home/alice belongs to bob, mode 700",
         ),
-        on(
-            "ctl",
+        on_host(
             "homes_belong_to_their_users",
+            "ctl",
             "chmod 0755 /home/bob",
             "chmod 0700 /home/bob",
             "n1: alice reads /home/bob",
         ),
-        on(
-            "ctl",
+        on_host(
             "homes_belong_to_their_users",
+            "ctl",
             "chmod 1777 /home",
             "chmod 0755 /home",
             "n1: /home belongs to root, mode 1777",
         ),
     ),
-    on(
-        "login",
+    on_host(
         "interactive_job_of_a_login_host",
+        "login",
         *wrapper("srun", '/usr/bin/srun "$@" < /dev/null'),
         "prints",
     ),
-    on(
-        "n1",
+    on_host(
         "accepted_on_every_other",
+        "n1",
         "cp -p /etc/slurm/slurm.key /root && date | sha256sum > /etc/slurm/slurm.key &&"
         " systemctl restart slurmd",
         "cp -p /root/slurm.key /etc/slurm && systemctl restart slurmd",
         "refuses a credential of",
     ),
-    on(
-        "n2",
+    on_host(
         "accepted_on_every_other",
+        "n2",
         # usermod would also change the owner of her home, which all hosts share.
         "sed -i s/:2001:2001:/:3001:2001:/ /etc/passwd",
         "sed -i s/:3001:2001:/:2001:2001:/ /etc/passwd",
         "n2 signs for uid 3001 what alice asks for",
     ),
-    on(
-        "n1",
+    on_host(
         "foreign_forged_or_expired",
+        "n1",
         "mv /run/slurm/sack.socket /run/slurm/aside;"
         f" systemd-run --quiet --unit=credulous python3 -c '{CREDULOUS}';"
         " until [ -e /run/slurm/sack.socket ]; do sleep 0.1; done;"
@@ -135,9 +129,9 @@ LOGIN = [
         "systemctl stop credulous; mv /run/slurm/aside /run/slurm/sack.socket",
         "n1 accepts a credential made with another key",
     ),
-    on(
-        "login",
+    on_host(
         "every_file",
+        "login",
         "chmod 0640 /etc/slurm/slurm.key",
         "chmod 0600 /etc/slurm/slurm.key",
         "slurm.key is ('slurm', 'slurm', '0640')",

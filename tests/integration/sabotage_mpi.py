@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sabotage import NETWORK_OF, Sabotage, wrapper
-from sabotage_hosts import PLUGINS, dropped
+from sabotage import NETWORK_OF, wrapper
+from sabotage_hosts import PLUGINS, dropped, on_host
 
 # Ranks connect to one another at the first ports that are free from 1024 on.
 FROM_N1 = 'ip saddr $(getent hosts n1 | cut -d" " -f1) tcp'
@@ -11,28 +11,30 @@ UNREACHABLE = dropped(
     f"{FROM_N1} dport 1024-6817 drop; add rule inet lie in {FROM_N1} sport 1024-6817"
 )
 MPI = [
-    Sabotage(
-        ("ranks_on_all_nodes",),
-        ("n2", f"mv {PLUGINS}/mpi_pmix_v*.so /root"),
-        ("n2", f"mv /root/mpi_pmix_v*.so {PLUGINS}"),
+    on_host(
+        "ranks_on_all_nodes",
+        "n2",
+        f"mv {PLUGINS}/mpi_pmix_v*.so /root",
+        f"mv /root/mpi_pmix_v*.so {PLUGINS}",
         "error: MPI: Unable to load any plugin",
     ),
-    Sabotage(
-        ("ranks_on_all_nodes",),
-        (f"{NETWORK_OF}n2", UNREACHABLE[0]),
-        (f"{NETWORK_OF}n2", UNREACHABLE[1]),
+    on_host(
+        "ranks_on_all_nodes",
+        f"{NETWORK_OF}n2",
+        *UNREACHABLE,
         "of 2 ranks, 2 began and 0 ended",
     ),
-    Sabotage(
-        ("abort_of_a_rank",),
-        ("ctl", wrapper("srun", '/usr/bin/srun "$@"; exit 0')[0]),
-        ("ctl", wrapper("srun", "")[1]),
+    on_host(
+        "abort_of_a_rank",
+        "ctl",
+        *wrapper("srun", '/usr/bin/srun "$@"; exit 0'),
         "srun --mpi=pmix ends with 0, the rank that aborted with 7",
     ),
-    Sabotage(
-        ("hung_rank_is_killed",),
-        ("n2", "systemd-run --unit=left-rank sh -c 'sleep 600; true' rank-that-hangs"),
-        ("n2", "systemctl stop left-rank"),
+    on_host(
+        "hung_rank_is_killed",
+        "n2",
+        "systemd-run --unit=left-rank sh -c 'sleep 600; true' rank-that-hangs",
+        "systemctl stop left-rank",
         "n2: process",
     ),
 ]

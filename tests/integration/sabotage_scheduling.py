@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sabotage import CONF, MEND_CONF, Sabotage, at_once, changed_conf, wrapper
 from sabotage_configuration import RECONFIGURE, held_back, partition
+from sabotage_hosts import on_host
 from sabotage_policy import read
 
 
 def at_ctl(check: str, scripts: tuple[str, str], message: str) -> Sabotage:
     """Return a sabotage of the scenario scheduling.yml on its controller."""
-    do, undo = scripts
-    return Sabotage((check,), ("ctl", do), ("ctl", undo), message)
+    return on_host(check, "ctl", *scripts, message)
 
 
 def sbatch(edit: str) -> tuple[str, str]:
@@ -60,10 +60,11 @@ SCHEDULING = [
         sbatch("s/--signal=USR1/--signal=B:USR1/"),
         "--signal=USR1@60 reached script",
     ),
-    Sabotage(
-        ("killwait_seconds_after",),
-        ("n1", changed_conf("s/^KillWait=.*/KillWait=30/")),
-        ("n1", MEND_CONF),
+    on_host(
+        "killwait_seconds_after",
+        "n1",
+        changed_conf("s/^KillWait=.*/KillWait=30/"),
+        MEND_CONF,
         "s after SIGTERM; KillWait is 5",
     ),
     at_ctl(

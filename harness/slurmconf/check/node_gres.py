@@ -31,7 +31,7 @@ from harness.slurmconf.check.nodes import (
     names_of,
     no_hostlist,
     node_names,
-    sockets_of,
+    shape_of,
 )
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
@@ -161,7 +161,8 @@ class _Gres:
                     own[name].append(number)
         for name, row in nodes.items():
             lines = (*for_all, *own[name])
-            yield row, _Node(lines, cpus_of(row), *sockets_of(row), row.all.get("gres"))
+            sockets, cores, _ = shape_of(row)
+            yield row, _Node(lines, cpus_of(row), sockets, cores, row.all.get("gres"))
 
     def _place(self, number: int) -> int:
         return self._places[id(self._rows[number].first.line)]

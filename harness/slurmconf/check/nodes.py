@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -327,9 +328,8 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
     if {"sockets", "socketsperboard"} <= row.values.keys():
         message = "is ignored because of SocketsPerBoard"
         yield source.find(row.all["sockets"], ERROR, "contradiction", message)
-    cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
+    sockets, cores, threads = shape_of(row)
     cpus = _number(row, "cpus") or _number(row, "procs")
-    sockets = _sockets(row, cores * threads)
     if (boards := _number(row, "boards")) > sockets:
         message = f"{boards} boards for {sockets} sockets; slurmctld uses 1"
         yield source.find(row.all["boards"], ERROR, "contradiction", message)
@@ -358,8 +358,8 @@ def _reserved(source: Source, row: Row) -> Iterator[Finding]:
     """Check what a node reserves for its system: src/common/read_config.c, _parse_nodename."""
     count, cpus = row.all.get("corespeccount"), row.all.get("cpuspeclist")
     total = cpus_of(row)
-    of_socket = _number(row, "corespersocket") or 1
-    cores = _sockets(row, of_socket * (_number(row, "threadspercore") or 1)) * of_socket
+    sockets, of_socket, _ = shape_of(row)
+    cores = sockets * of_socket
     if count and _number(row, "corespeccount") >= cores:
         message = f"{count.value} of {cores} cores; slurmctld uses 1"
         yield source.find(count, ERROR, "value", message)
@@ -393,8 +393,7 @@ def _specialized(source: Source, row: Row) -> Iterator[Finding]:
         or (source.get("allowspecresourcesusage") or "no").lower() in {"yes", "up", "true", "1"}
     ):
         return
-    cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
-    sockets = _sockets(row, cores * threads)
+    sockets, cores, threads = shape_of(row)
     count, cpus = row.all.get("corespeccount"), row.all.get("cpuspeclist")
     ids = {int(cpu) for cpu in _cpu_ids(cpus.value)} if cpus else set()
     about = None
@@ -426,15 +425,13 @@ def _sockets(row: Row, cpus_of_socket: int) -> int:
 
 def cpus_of(row: Row) -> int:
     """Return the CPUs of a node."""
-    cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
-    cpus = _number(row, "cpus") or _number(row, "procs")
-    return cpus or _sockets(row, cores * threads) * cores * threads
+    return _number(row, "cpus") or _number(row, "procs") or math.prod(shape_of(row))
 
 
-def sockets_of(row: Row) -> tuple[int, int]:
-    """Return the sockets of a node, and the cores of each."""
+def shape_of(row: Row) -> tuple[int, int, int]:
+    """Return the sockets of a node, the cores of each, and the threads of each core."""
     cores, threads = _number(row, "corespersocket") or 1, _number(row, "threadspercore") or 1
-    return _sockets(row, cores * threads), cores
+    return _sockets(row, cores * threads), cores, threads
 
 
 def _cpu_ids(cpus: str) -> tuple[str, ...]:

@@ -214,12 +214,10 @@ class Slurmdbd:
 
     def wait(self) -> None:
         """Wait until it answers."""
-        wait_until(lambda: self._process.poll() is not None or self._listens(), _START)
-        if not self._listens():
+        pid = self._process.pid
+        wait_until(lambda: self._process.poll() is not None or listens(pid), _START)
+        if not listens(pid):
             raise RigError("slurmdbd: " + self._log.read_text("latin-1")[-2000:])
-
-    def _listens(self) -> bool:
-        return listens(self._process.pid)
 
     def add(self, kind: str, *names: str) -> None:
         """Add to the accounting database, as an administrator does; existing objects stay."""
