@@ -314,6 +314,8 @@ def shown(verdict: reference.Verdict) -> dict[str, set[str]]:
     changing = (
         r"^(BOOT_TIME|Configuration data as of|Slurmctld.* at ).*"
         r"|\b(BootTime|SlurmdStartTime|LastBusyTime)=\S+|@[-\dT:]+\]$"
+        # Set at the first ping of a node, which has no slurmd here (node_mgr.c:_node_not_resp).
+        r"|\+NOT_RESPONDING\b|(?<=[A-Z])\*(?=[ +])"
     )
     return {
         part: {re.sub(changing, "", line).strip() for line in getattr(verdict, part).splitlines()}
