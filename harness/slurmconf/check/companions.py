@@ -343,7 +343,10 @@ def _kafka(slurm_conf: Source) -> Iterator[Finding]:
         # _parse_uint32
         re.match(r"\s*[-+]?[0-9]", interval[1]) and abs(c_numbers.strtol(interval[1])) < 2**64
     ):
-        message = f'"{interval[0]}" is not a number; the default is used'
+        message = (
+            f'"{interval[0]}" is not a number; slurmctld polls without a pause, which keeps one CPU'
+            " busy"
+        )
         yield slurm_conf.find(parameters, ERROR, "value", message, daemons=SLURMCTLD)
     cluster = (slurm_conf.get("clustername") or "").lower()
     topics = [

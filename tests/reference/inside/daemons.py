@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from inside.services import MariaDB, RigError, Slurmdbd, listens, start_munge, w
 
 _PATIENCE = 90.0  # seconds in which a daemon starts or refuses
 _SETTLE = 0.3  # seconds for which all threads of a daemon sleep once they have read their options
+_SPINS = 3.0  # seconds of CPU time after which a thread that never sleeps is no longer waited for
 _LOG = Path("/var/log/reference/daemon.log")
 _PROBLEM = re.compile(r"^(?:\S+: )?(?:\[[^]]*\] )?((?:fatal|error|warning): .*)$", re.MULTILINE)
 # What every first start logs, before there is any state to recover, and what a busy machine causes.
@@ -79,16 +81,32 @@ class Daemon:
         return came and not self.refuses
 
     def _settle(self) -> None:
-        """Wait until all its threads have slept for a while: they have read their options."""
-        awake = time.monotonic()
+        """Wait until all its threads have slept for a while: they have read their options.
 
-        def slept() -> bool:
+        A thread that never sleeps (that of jobcomp/kafka with a poll_interval of 0) has, too, once
+        it has used a lot of CPU time.
+        """
+        awake, spins = time.monotonic(), self._cpu_time() + _SPINS
+
+        def settled() -> bool:
             nonlocal awake
             if not self._sleeps():
                 awake = time.monotonic()
-            return self.exit_code is not None or time.monotonic() - awake > _SETTLE
+            return (
+                self.exit_code is not None
+                or time.monotonic() - awake > _SETTLE
+                or self._cpu_time() > spins
+            )
 
-        wait_until(slept, _PATIENCE)
+        wait_until(settled, _PATIENCE)
+
+    def _cpu_time(self) -> float:
+        try:
+            stat = Path(f"/proc/{self._process.pid}/stat").read_text("latin-1")
+        except OSError:  # it has ended
+            return 0.0
+        user, system = stat.rpartition(")")[2].split()[11:13]  # proc_pid_stat(5)
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def _sleeps(self) -> bool:
         states = set()
