@@ -278,9 +278,12 @@ class Behaviour:
     license_separators: str
     # Licenses that are separated by "|" are alternatives.
     alternative_licenses: bool
-    # When slurmctld expands SuspendExcNodes without noticing that it is not a hostlist: "always",
-    # or only when it saves power ("saving"); "" is never.
-    reads_suspend_exc_nodes: str
+    # When _init_power_config of slurmctld checks rates and intervals, and expands SuspendExcNodes
+    # without noticing that it is not a hostlist: "always", or only when it saves power ("saving");
+    # "" is never.
+    checks_power_saving: str
+    # SuspendTime=INFINITE never saves power; before, it is 0 seconds (atoi).
+    has_infinite_suspend_time: bool
     # GRES that share a GPU, in lower case.
     shared_gres: tuple[str, ...]
     # Flags of gres.conf, in lower case. Lines of the same GRES must have the same ones, if any of

@@ -28,7 +28,6 @@ from harness.site.together import Imported
 from harness.slurmconf.check import check_path
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
-from harness.slurmconf.check.read_files import is_read
 
 # Passwords, which are not imported.
 _SECRETS = {"accountingstoragepass", "jobcomppass", "storagepass", "defaultstoragepass"}
@@ -462,13 +461,9 @@ def _accounting(
 
 
 def _files(configuration: Configuration) -> Iterator[tuple[str, str]]:
-    """Yield the texts of the other files, in which included files replace their Include lines.
-
-    A file whose name is not its kind's, such as burst_buffer_lua.conf, counts only if it is read.
-    """
+    """Yield the texts of the other files, in which included files replace their Include lines."""
     for kind, source in configuration.files.items():
-        counts = source.path.name == kind or is_read(configuration, kind)
-        if counts and kind not in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
+        if kind not in {"slurm.conf", "slurmdbd.conf", "cgroup.conf"}:
             text = "".join(line.raw for _, line in source.lines if not line.include)
             yield kind, _literal(text)
     for kind in OTHER_KINDS:

@@ -19,6 +19,7 @@ import reference
 import reference_cases
 from harness import releases, scenario
 from harness.capabilities import OWN_MACHINES
+from harness.errors import ScenarioError
 from harness.plan import make_plan
 from harness.render import render
 from harness.site import importer
@@ -332,12 +333,12 @@ def round_trip(release: str, given: list[reference.Case], directory: Path) -> li
         )
         if verdict.started
     }
-    again = [
-        imported(case, release, directory / str(n))
-        for n, case in enumerate(given)
-        if case.name in before
-    ]
-    found = []
+    again, found = [], []
+    for number, case in enumerate(case for case in given if case.name in before):
+        try:
+            again.append(imported(case, release, directory / str(number)))
+        except ScenarioError as error:
+            found.append(f"{case.name} is no scenario: {error}")
     for case, verdict in reference.verdicts(release, again):
         if not verdict.started:
             found.append(f"{case.name} starts no more: {verdict.problems[-2:]}")
@@ -349,7 +350,7 @@ def round_trip(release: str, given: list[reference.Case], directory: Path) -> li
             if one[part] != other[part]
         ]
     print(
-        f"Slurm {release}: {len(again)} of {len(given)} start, {len(again) - len(found)} are the"
+        f"Slurm {release}: {len(before)} of {len(given)} start, {len(before) - len(found)} are the"
         " same once imported"
     )
     return found

@@ -22,6 +22,8 @@ _SAID_ABOUT = {
     "Position .* in ring must be": "Topology",
     "(?i)blocks lack access|blocks do not contain": "BlockName",
     "Invalid hostnames in|Multiple leaf switches": "Nodes",
+    "PreemptParameters reorder_count": "SchedulerParameters",
+    "rate exceeds maximum": "(Suspend|Resume)Rate",
     "CONMGR_THREADS=": "SlurmctldParameters",
     "backfill scheduler bf_|^warning: bf_|^error: (Both )?bf_": "SchedulerParameters",
     "mcs/group: no group in": "MCSParameters",

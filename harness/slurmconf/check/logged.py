@@ -152,10 +152,18 @@ def _of_slurmctld(source: Source) -> Iterator[Finding]:
     """Yield values that only slurmctld reads."""
     setting = source.settings.get("schedulerparameters")
     window = re.search("bf_window_linear=([^,]*)", setting.value, re.I) if setting else None
-    select = source.get("selecttype") or default_select(source)
-    if setting and window and "cons_" in select and c_numbers.atoi(window[1]) < 1:
-        message = f"{window[0]} is not a positive number (init of the select plugin)"
+    is_cons = "cons_" in (source.get("selecttype") or default_select(source))
+    if setting and window and is_cons and c_numbers.atoi(window[1]) < 1:
+        message = f"{window[0]} is not a positive number (select_p_node_init)"
         yield source.find(setting, ERROR, "value", message)
+    about = source.settings.get("preemptparameters")
+    order = re.search("reorder_count=([^,]*)", about.value, re.I) if about else None
+    if not order:
+        about = setting
+        order = re.search("preempt_reorder_count=([^,]*)", about.value, re.I) if about else None
+    if about and order and is_cons and c_numbers.atoi(order[1]) < 0:
+        message = f"{order[0]} is less than 0, and ignored (select_p_node_init)"
+        yield source.find(about, ERROR, "value", message)
     mail = source.settings.get("mailprog")
     if mail and " " in mail.value:
         message = "is the path of a program, without arguments (main of slurmctld/controller.c)"

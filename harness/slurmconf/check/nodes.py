@@ -20,9 +20,7 @@ _STATE_PREFIXES = ("cloud", "drain", "fail")
 # Counts of a node that cannot be 0.
 _SIZES = ("boards", "corespersocket", "cpus", "sockets", "socketsperboard", "threadspercore")
 # xlate_cpu_bind_str of src/common/slurm_resource_info.c.
-CPU_BIND = re.compile(
-    "((no|none|sockets?|ldoms?|cores?|threads?|off|v|verbose)([,;]+|$))*", re.IGNORECASE
-)
+_CPU_BIND = re.compile("no|none|sockets?|ldoms?|cores?|threads?|off", re.IGNORECASE)
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]*")
 _ORIGIN = ("nodehostname", "nodeaddr", "bcastaddr")
 
@@ -121,6 +119,13 @@ def node_names(source: Source) -> dict[str, Row]:
         for row in source.rows("nodename")
         for name in names_of(row.first.value, source.release) or ()
     }
+
+
+def is_cpu_bind(value: str) -> bool:
+    """Return whether a CpuBind names at most one unit, and is verbose at most."""
+    words = re.split("[,;]+", value.strip(",;").lower())
+    units = [word for word in words if word not in {"", "v", "verbose"}]
+    return len(units) < 2 and all(map(_CPU_BIND.fullmatch, units))
 
 
 def is_cloud(row: Row) -> bool:
@@ -379,7 +384,7 @@ def _reserved(source: Source, row: Row) -> Iterator[Finding]:
         message = f"MemSpecLimit is not below RealMemory ({size} MB); it is ignored"
         yield source.find(limit, ERROR, "value", message)
     bind = row.all.get("cpubind")
-    if bind and not CPU_BIND.fullmatch(bind.value):
+    if bind and not is_cpu_bind(bind.value):
         yield source.find(bind, ERROR, "value", f'"{bind.value}" is invalid and ignored')
 
 

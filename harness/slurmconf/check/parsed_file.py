@@ -410,16 +410,20 @@ def load(
     Include a finding. Raises UsageError if there is no file, or if there are too many nodes.
     """
     paths = _paths(path)
-    names = {
-        file: f"{name}/{file.relative_to(path)}" if name and file != path else name
-        for file in paths.values()
-    }
+
+    def read(kind: str, file: Path) -> Source:
+        shown = f"{name}/{file.relative_to(path)}" if name and file != path else name
+        return Source(kind, file, release, shown, reads_outside)
+
     try:
         files = {
-            kind: Source(kind, file, release, names[file], reads_outside)
-            for kind, file in paths.items()
-            if kind not in OTHER_KINDS
+            kind: read(kind, file) for kind, file in paths.items() if kind not in OTHER_KINDS
         }
+        slurm_conf = files.get("slurm.conf")
+        if slurm_conf and "burst_buffer.conf" not in files:
+            for file in filter(Path.is_file, _burst_buffer_files(path, slurm_conf)):
+                files["burst_buffer.conf"] = read("burst_buffer.conf", file)
+                break
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
     for source in files.values():
@@ -435,6 +439,12 @@ def load(
     return Configuration(release, files, others, path.is_dir(), frozenset(outside))
 
 
+def _burst_buffer_files(directory: Path, slurm_conf: Source) -> Iterator[Path]:
+    """Yield the files that plugins read if there is no burst_buffer.conf (bb_load_config)."""
+    for plugin in slurm_conf.words("burstbuffertype"):
+        yield directory / f"burst_buffer_{plugin.removeprefix('burst_buffer/')}.conf"
+
+
 def _paths(path: Path) -> dict[str, Path]:
     """Return the files of a directory, or a single file, by kind; raise UsageError if none."""
     if path.is_file():
@@ -442,10 +452,6 @@ def _paths(path: Path) -> dict[str, Path]:
     if not path.is_dir():
         raise UsageError(f"{path}: no such file or directory")
     paths = {kind: path / kind for kind in (*KINDS, *OTHER_KINDS) if (path / kind).is_file()}
-    # bb_load_config of burst_buffer_common.c
-    buffers = sorted(path.glob("burst_buffer_*.conf"))
-    if "burst_buffer.conf" not in paths and len(buffers) == 1:
-        paths["burst_buffer.conf"] = buffers[0]
     if "slurm.conf" not in paths:
         similar = [
             file for file in sorted(path.glob("*slurm*.conf*")) if "slurmdbd" not in file.name

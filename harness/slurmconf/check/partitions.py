@@ -10,8 +10,8 @@ from harness.releases import Release
 from harness.slurmconf.check import times
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import (
-    CPU_BIND,
     both_per_cpu_and_per_node,
+    is_cpu_bind,
     names_of,
     no_hostlist,
     node_names,
@@ -132,7 +132,7 @@ def _accepted(source: Source, row: Row) -> Iterator[Finding]:
     limit, bind = row.all.get("overtimelimit"), row.all.get("cpubind")
     if limit and c_numbers.strtol(limit.value) < 0:
         yield source.find(limit, ERROR, "value", f'"{limit.value}" is less than 0, and ignored')
-    if bind and not CPU_BIND.fullmatch(bind.value):
+    if bind and not is_cpu_bind(bind.value):
         yield source.find(bind, ERROR, "value", f'"{bind.value}" is invalid, and ignored')
     default, most = row.all.get("defaulttime"), row.all.get("maxtime")
     limits = [(times.seconds(setting.value) or 0) if setting else 0 for setting in (most, default)]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import conf, hostlist
+from harness.parsing import c_numbers, conf, hostlist
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import is_cloud, names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Setting, Source
@@ -26,12 +26,14 @@ _TRES_KINDS = ("bb/", "gres/", "license/", "fs/", "ic/")
 # The least time for a cloud's machines to boot, in seconds: slurm.conf(5), the default of
 # ResumeTimeout.
 _SHORTEST_BOOT = 60
+# MAX_NODE_RATE, in nodes per minute, and the longest interval in seconds (_init_power_config).
+_HIGHEST_RATE, _LONGEST_INTERVAL = 60000, 60
 
 
 def check(source: Source) -> Iterator[Finding]:
     """Yield problems with power saving and with TRES."""
     yield from _power_actions(source)
-    for rule in (_tres, _excluded, _knl_nodes, _power_saving):
+    for rule in (_tres, _excluded, _knl_nodes, _power_saving, _rates):
         yield from only_in(SLURMCTLD, rule(source))
 
 
@@ -98,9 +100,30 @@ def _power_saving(source: Source) -> Iterator[Finding]:
         yield source.find(resume, INFO, "power-saving", message, f"{_SHORTEST_BOOT} or more")
 
 
+def _rates(source: Source) -> Iterator[Finding]:
+    """Yield rates and intervals with which power saving is off: _init_power_config."""
+    if not source.release.checks_power_saving or not reads_exclusions(source):
+        return
+    settings = [source.settings.get(key) for key in ("suspendrate", "resumerate")]
+    rates = [conf.number(setting.value) if setting else None for setting in settings]
+    for setting, rate in zip(settings, rates, strict=True):
+        if setting and rate is not None and rate > _HIGHEST_RATE:
+            message = f"cannot be more than {_HIGHEST_RATE}; power saving is off"
+            yield source.find(setting, ERROR, "value", message)
+    if rates == [0, 0]:
+        return
+    parameters = source.settings.get("slurmctldparameters")
+    for interval in ("power_save_interval=", "power_save_min_interval="):
+        found = re.search(f"{interval}([^,]*)", parameters.value, re.I) if parameters else None
+        if parameters and found and c_numbers.atoi(found[1]) > _LONGEST_INTERVAL:
+            message = f"{found[0]} is more than {_LONGEST_INTERVAL}; power saving is off"
+            yield source.find(parameters, ERROR, "value", message)
+            return
+
+
 def reads_exclusions(source: Source) -> bool:
     """Return whether slurmctld reads the nodes, partitions and states that SuspendExc... names."""
-    return _is_complete(source) or source.release.reads_suspend_exc_nodes == "always"
+    return _is_complete(source) or source.release.checks_power_saving == "always"
 
 
 def _saves_power(source: Source) -> Setting | None:
@@ -110,6 +133,8 @@ def _saves_power(source: Source) -> Setting | None:
     if alone := source.settings.get("suspendtime"):
         settings.insert(0, alone)
     never = {"", "NONE", "INFINITE", "-1"}
+    if not source.release.has_infinite_suspend_time:
+        never -= {"", "INFINITE"}
     return next((setting for setting in settings if setting.value.upper() not in never), None)
 
 
@@ -162,7 +187,7 @@ def _crashes(source: Source, setting: Setting) -> Iterator[Finding]:
 
     It does not notice that nodespec_to_hostlist() returns NULL.
     """
-    if not source.release.reads_suspend_exc_nodes:
+    if not source.release.checks_power_saving:
         return
     # With a count of nodes, it cuts at each comma, even between brackets.
     parts = re.sub(":[^,]*", "", setting.value).split(",")

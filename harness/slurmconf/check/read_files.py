@@ -25,7 +25,7 @@ def unused(configuration: Configuration, kind: str) -> str:
             reason = "NodeFeaturesPlugins with helpers"
     elif kind == "knl_generic.conf" and not uses_knl_generic(slurm_conf):
         reason = "NodeFeaturesPlugins with knl_generic"
-    elif kind == "burst_buffer.conf" and not _reads_burst_buffers(configuration, slurm_conf):
+    elif kind == "burst_buffer.conf" and "none" in (slurm_conf.get("burstbuffertype") or "none"):
         reason = "BurstBufferType"
     elif kind == "topology.conf":
         if configuration.release.topology_file in configuration.others:
@@ -33,14 +33,6 @@ def unused(configuration: Configuration, kind: str) -> str:
         if slurm_conf.get("topologyplugin") not in NEED_TOPOLOGY:
             reason = "a TopologyPlugin that needs it"
     return reason and f"is not read without {reason} in slurm.conf"
-
-
-def _reads_burst_buffers(configuration: Configuration, slurm_conf: Source) -> bool:
-    """Return whether a plugin reads the file: burst_buffer.conf or, say, burst_buffer_lua.conf."""
-    source = configuration.get("burst_buffer.conf")
-    plugin = (slurm_conf.get("burstbuffertype") or "none").removeprefix("burst_buffer/")
-    names = {"burst_buffer.conf", f"burst_buffer_{plugin}.conf"}
-    return "none" not in plugin and (source is None or source.path.name in names)
 
 
 def uses_knl_generic(slurm_conf: Source) -> bool:

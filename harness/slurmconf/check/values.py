@@ -586,6 +586,7 @@ def _out_of_bounds(source: Source) -> Iterator[Finding]:
     bounds: list[tuple[str, Callable[[int], bool], str, str]] = [
         ("maxdbdmsgs", lambda n: n < 10000, FATAL, "must be at least 10000"),
         ("maxjobcount", lambda n: n < 1, FATAL, "must be at least 1"),
+        ("maxjobid", lambda n: n > _LARGEST_JOB_ID, ERROR, f"is more than {_LARGEST_JOB_ID}"),
         ("maxstepcount", lambda n: n < 1, FATAL, "must be at least 1"),
         ("maxarraysize", lambda n: n > 4000001, ERROR, "cannot be more than 4000001"),
         ("propagateprioprocess", lambda n: n > 2, FATAL, "cannot be more than 2"),
@@ -622,6 +623,10 @@ def _prolog_and_containers(source: Source) -> Iterator[Finding]:
         yield source.find(
             setting, FATAL, "contradiction", "NoHold cannot be combined with Contain or X11"
         )
+    known = source.release.words["prologflags"].known
+    if setting and {"serial", "runinjob"} <= flags & known:
+        message = "Serial is incompatible with RunInJob (prolog_str2flags)"
+        yield source.find(setting, ERROR, "contradiction", message)
     if setting and "x11" in flags and source.get("proctracktype") == "proctrack/linuxproc":
         yield source.find(
             setting, FATAL, "contradiction", "X11 cannot be combined with proctrack/linuxproc"
