@@ -297,6 +297,10 @@ class Behaviour:
     cores_of_gres: str
     # jobcomp/kafka compares the topics of JobCompParams (_validate_kafka_conf).
     compares_topics: bool
+    # What AutoDetect of gres.conf detects, in the order in which it looks for these words, and the
+    # severity of any other word (_handle_autodetect_flags).
+    autodetect: tuple[str, ...]
+    unknown_autodetect: str
     # AutoDetect=OFF, in upper case, detects nothing, but is not the same as "off".
     exact_autodetect_off: bool
     # slurmctld starts with one plugin of BurstBufferType only.

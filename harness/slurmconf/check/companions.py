@@ -256,7 +256,7 @@ def _memory_limits(configuration: Configuration, slurm_conf: Source) -> Iterator
         return
     for key in ("constrainramspace", "constrainswapspace"):
         limit = cgroup.settings.get(key)
-        if limit and re.fullmatch("yes|up|true|1", limit.value, re.IGNORECASE):
+        if limit and grammar.is_true(limit.value):
             message = (
                 "OverMemoryKill contradicts TaskPlugin=task/cgroup with "
                 f"{limit.name}={limit.value} in cgroup.conf: two incompatible memory enforcement "

@@ -18,7 +18,8 @@ _FLOAT = re.compile(
     r"|inf|infinity|nan)?",
     re.IGNORECASE,
 )
-_BOOLEAN = re.compile("yes|up|true|1|no|down|false|0", re.IGNORECASE)
+_TRUE = re.compile("yes|up|true|1", re.IGNORECASE)
+_BOOLEAN = re.compile(f"{_TRUE.pattern}|no|down|false|0", re.IGNORECASE)
 _LEAST_FLOAT, _MOST_FLOAT = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 _LIMITS = {"uint16": 2**16, "uint32": 2**32, "uint64": 2**64, "long": 2**63}
 # Files that each plugin reads for its own options only (mpi_g_daemon_init, PARSE_FLAGS_IGNORE_NEW).
@@ -29,6 +30,11 @@ _CONSEQUENCE = {
     WARNING: "is accepted, with a warning",
     INFO: "is ignored",
 }
+
+
+def is_true(value: str) -> bool:
+    """Return whether _handle_boolean of src/common/parse_config.c reads a value as true."""
+    return bool(_TRUE.fullmatch(value))
 
 
 def check(source: Source) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ _WORLD_WRITABLE = {"/tmp", "/var/tmp", "/dev/shm"}  # noqa: S108
 # _cpu_freq_check_gov of src/common/cpu_frequency.c reads the beginning of a word only.
 _GOVERNOR = re.compile("co|perf|pow|onde|sche", re.IGNORECASE)
 _GOVERNORS = re.compile("((co|perf|pow|user|onde|sche)[^,]*(,|$))+$", re.IGNORECASE)
+_LEVELS = 10  # LOG_LEVEL_END of src/common/log.h
 _HIGHEST_EXIT_CODE = 255  # MAX_EXIT_VAL of src/slurmctld/job_mgr.c
 _DEFAULT_HEALTH_CHECK_TIMEOUT = 60  # seconds: src/common/read_config.h
 
@@ -132,6 +133,15 @@ def _unusable(source: Source) -> Iterator[Finding]:
         if codes and not (numbers and all(map(_is_exit_code, numbers))):
             message = f'"{codes.value}" is not a list of exit codes (_make_requeue_array)'
             yield source.find(codes, ERROR, "value", message, daemons=SLURMCTLD)
+    for name in ("slurmctlddebug", "slurmctldsyslogdebug", "slurmddebug", "slurmdsyslogdebug"):
+        level = source.settings.get(name)
+        if (
+            level
+            and level.value[:1].isdigit()
+            and _LEVELS < c_numbers.atoi(level.value) < 2**16 - 2
+        ):
+            message = f"is more than {_LEVELS - 1}, which is used (_normalize_debug_level)"
+            yield source.find(level, ERROR, "value", message)
     port = source.settings.get("slurmdport")
     if port and grammar.number_of(source, "slurmdport") == 0:
         yield source.find(port, ERROR, "value", "cannot be 0: no node can be reached")

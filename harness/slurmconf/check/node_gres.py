@@ -134,7 +134,7 @@ class _Gres:
 
     def _together(self, node: _Node) -> Iterator[Finding]:
         """Yield problems that the lines of a node have together."""
-        yield from self._autodetect_twice(node)
+        yield from self._wrong_autodetect(node)
         detect = self._autodetect(node)
         if detect and node.cpus is not None:
             severity = self._release.cloud_autodetect
@@ -174,6 +174,9 @@ class _Gres:
     def _line(self, row: Row, cpus: int | None) -> Iterator[Finding]:
         """Check a line by itself (_parse_gres_config)."""
         source = self._source
+        if row.first.name.lower() == "name" and "autodetect" in row.own:
+            message = "has no effect in a line without NodeName"
+            yield source.find(row.own["autodetect"], ERROR, "gres", message)
         if not _name(row):
             return  # it is ignored, with an error
         cores = _cores(row)
@@ -258,24 +261,35 @@ class _Gres:
         """Return the AutoDetect of a node, if it is one that detects something."""
         local = self._local(node)
         setting = local[0] if local else self._source.settings.get("autodetect")
-        return setting if setting and self._detected(setting) - {"off"} else None
+        return setting if setting and self._detected(setting) not in {"", "off"} else None
 
-    def _detected(self, setting: Setting) -> set[str]:
-        """Return what an AutoDetect detects, or "off" (_handle_autodetect_flags)."""
+    def _detected(self, setting: Setting) -> str:
+        """Return what an AutoDetect detects, "off", or "" (_handle_autodetect_flags)."""
         text = setting.value.lower()
-        kinds = self._release.plugins.get("gpu", frozenset()) - {"generic"}
+        if word := next((word for word in self._release.autodetect if word in text), ""):
+            return word
         is_off = (setting.value if self._release.exact_autodetect_off else text) == "off"
-        return {kind for kind in kinds if kind in text} or ({"off"} if is_off else set())
+        return "off" if is_off else ""
 
-    def _autodetect_twice(self, node: _Node) -> Iterator[Finding]:
-        """Yield a second AutoDetect of a node (_handle_local_autodetect)."""
-        first: set[str] = set()
+    def _wrong_autodetect(self, node: _Node) -> Iterator[Finding]:
+        """Yield unknown values, and a second AutoDetect of a node (_handle_local_autodetect)."""
+        first = ""
         for setting in self._local(node):
             detected = self._detected(setting)
+            yield from self._unknown_autodetect(setting)
             if first and detected != first:
-                message = f"differs from {'/'.join(sorted(first))} before, for the same node"
+                message = f"differs from {first} before, for the same node"
                 yield self._source.find(setting, FATAL, "contradiction", message)
             first = first or detected
+        if not first and (setting_of_all := self._source.settings.get("autodetect")):
+            yield from self._unknown_autodetect(setting_of_all)
+
+    def _unknown_autodetect(self, setting: Setting) -> Iterator[Finding]:
+        if not self._detected(setting):
+            known = ", ".join([*self._release.autodetect, "off"])
+            message = f'"{setting.value}" is unknown, and ignored'
+            severity = self._release.unknown_autodetect
+            yield self._source.find(setting, severity, "word", message, f"known: {known}")
 
     def _local(self, node: _Node) -> list[Setting]:
         rows = (self._rows[number] for number in node.lines)

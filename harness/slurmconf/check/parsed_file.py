@@ -416,9 +416,7 @@ def load(
         return Source(kind, file, release, shown, reads_outside)
 
     try:
-        files = {
-            kind: read(kind, file) for kind, file in paths.items() if kind not in OTHER_KINDS
-        }
+        files = {kind: read(kind, file) for kind, file in paths.items() if kind not in OTHER_KINDS}
         slurm_conf = files.get("slurm.conf")
         if slurm_conf and "burst_buffer.conf" not in files:
             for file in filter(Path.is_file, _burst_buffer_files(path, slurm_conf)):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from harness.parsing import c_numbers, hostlist
 from harness.releases import Release
-from harness.slurmconf.check import times
+from harness.slurmconf.check import grammar, times
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import (
     both_per_cpu_and_per_node,
@@ -134,6 +134,15 @@ def _accepted(source: Source, row: Row) -> Iterator[Finding]:
         yield source.find(limit, ERROR, "value", f'"{limit.value}" is less than 0, and ignored')
     if bind and not is_cpu_bind(bind.value):
         yield source.find(bind, ERROR, "value", f'"{bind.value}" is invalid, and ignored')
+    user, topo = row.own.get("exclusiveuser"), row.own.get("exclusivetopo")
+    if (
+        user
+        and topo
+        and "exclusive" in source.release.options["slurm.conf PartitionName"]
+        and grammar.is_true(user.value)
+        and grammar.is_true(topo.value)
+    ):
+        yield source.find(user, ERROR, "contradiction", "is ignored because of ExclusiveTopo")
     default, most = row.all.get("defaulttime"), row.all.get("maxtime")
     limits = [(times.seconds(setting.value) or 0) if setting else 0 for setting in (most, default)]
     if default and most and 0 < limits[0] < limits[1]:

@@ -56,7 +56,10 @@ def _power_actions(source: Source) -> Iterator[Finding]:
 
 
 def _power_saving(source: Source) -> Iterator[Finding]:
-    cloud = [row for row in source.rows("nodename") if is_cloud(row)]
+    rows = source.rows("nodename")
+    if source.release.reports_cloud_without_power_saving:
+        rows = [*rows, *source.rows("downnodes")]  # _set_slurmd_addr, after _handle_downnodes_line
+    cloud = [row.all["state"] for row in rows if is_cloud(row)]
     about = _saves_power(source)
     needed = [
         ("suspendtime", "SuspendTime"),
@@ -72,7 +75,7 @@ def _power_saving(source: Source) -> Iterator[Finding]:
             f"CLOUD nodes require {', '.join(missing)}: slurmctld never powers them up or down"
         )
         severity = ERROR if source.release.reports_cloud_without_power_saving else INFO
-        yield source.find(cloud[0].all["state"], severity, "power-saving", message)
+        yield source.find(cloud[0], severity, "power-saving", message)
     if about and missing:
         severity = ERROR if source.release.reports_no_power_saving else INFO
         message = f"requires {', '.join(missing)}; power saving is off"
@@ -115,8 +118,9 @@ def _rates(source: Source) -> Iterator[Finding]:
     parameters = source.settings.get("slurmctldparameters")
     for interval in ("power_save_interval=", "power_save_min_interval="):
         found = re.search(f"{interval}([^,]*)", parameters.value, re.I) if parameters else None
-        if parameters and found and c_numbers.atoi(found[1]) > _LONGEST_INTERVAL:
-            message = f"{found[0]} is more than {_LONGEST_INTERVAL}; power saving is off"
+        # The number has 16 bits and no sign.
+        if parameters and found and c_numbers.atoi(found[1]) % 2**16 > _LONGEST_INTERVAL:
+            message = f"{found[0]} is not between 0 and {_LONGEST_INTERVAL}; power saving is off"
             yield source.find(parameters, ERROR, "value", message)
             return
 
@@ -132,10 +136,17 @@ def _saves_power(source: Source) -> Setting | None:
     settings = [row.all["suspendtime"] for row in rows if "suspendtime" in row.values]
     if alone := source.settings.get("suspendtime"):
         settings.insert(0, alone)
-    never = {"", "NONE", "INFINITE", "-1"}
+    never = {"NONE", "INFINITE", ""}
     if not source.release.has_infinite_suspend_time:
-        never -= {"", "INFINITE"}
-    return next((setting for setting in settings if setting.value.upper() not in never), None)
+        never = {"NONE"}
+    return next(
+        (
+            setting
+            for setting in settings
+            if setting.value.upper() not in never and c_numbers.atoi(setting.value) != -1
+        ),
+        None,
+    )
 
 
 def _excluded(source: Source) -> Iterator[Finding]:

@@ -220,7 +220,7 @@ def _leaves(
     if missing:
         message = f"no such node in slurm.conf: {hostlist.fold(missing)}"
         yield switch.find("nodes", _incomplete(release), "undefined", message)
-    for node in names:
+    for node in dict.fromkeys(names):  # a bitmap of each switch counts a node once
         if node in leaf_of and (nodes is None or node in nodes):
             message = f"{node} is already on switch {leaf_of[node]}"
             yield switch.find("nodes", _incomplete(release), "twice", message)
@@ -470,7 +470,7 @@ def _one_topology(
     for key in part:
         if str(key) not in known:
             message = "is unknown and ignored"
-            yield yaml_file.find(path, line, WARNING, "unknown", str(key), message)
+            yield yaml_file.find(path, line, INFO, "unknown", str(key), message)
     for key in plugins & part.keys():
         if key != "flat" and not isinstance(part[key], dict):
             yield yaml_file.find(path, line, FATAL, "value", key, "must be a mapping")

@@ -45,6 +45,7 @@ PLUGIN_OF = {
     "cryptotype": "cred",
     "extsensorstype": "ext_sensors",
     "hashplugin": "hash",
+    "httpparsertype": "http_parser",
     "jobacctgathertype": "jobacct_gather",
     "jobcomptype": "jobcomp",
     "jobcontainertype": "job_container",
@@ -70,7 +71,7 @@ PLUGIN_OF = {
     "urlparsertype": "url_parser",
 }
 # Types of plugins without which daemons start, in all releases; only commands load cli_filter.
-_UNNEEDED = {"cli_filter": INFO, "route": ERROR, "url_parser": WARNING}
+_UNNEEDED = {"cli_filter": INFO, "http_parser": ERROR, "route": ERROR, "url_parser": WARNING}
 # Options that name several plugins.
 _LISTS = {
     "acctgatherenergytype",
@@ -348,6 +349,8 @@ def _full_name(release: Release, key: str, kind: str, word: str) -> str:
             word = word[5:] if word.startswith(("auth/", "cred/")) else word
             word = "auth/slurm" if word == "slurm" else word
         word = word if "/" in word else f"{kind}/{word}"
+    if kind == "url_parser" and word == "libhttp_parser" and "internal" in release.plugins[kind]:
+        return f"{kind}/{word}"  # url_parser_g_init
     if kind == "acct_gather_interconnect":
         return word.replace("infiniband", "interconnect")
     return word
