@@ -922,6 +922,28 @@ LOGGED |= options(
     "SlurmctldParameters=power_save_interval=120",
     "UrlParserType=url_parser/libhttp_parser",
 )
+_SAVING = "SuspendProgram=/opt/s\nResumeProgram=/opt/r\nSuspendTime=300\n"
+# Several independent errors each.
+LOGGED |= options(
+    "MaxJobId=67108864\nSlurmctldDebug=11\nSlurmdSyslogDebug=65547\n"
+    "SchedulerParameters=preempt_reorder_count=-1\nNodeName=m1 CpuBind=cores,threads\n"
+    "PartitionName=q Nodes=n1 CpuBind=v,cores,none",
+    "PreemptParameters=reorder_count=-1\nPrologFlags=Serial,RunInJob\n"
+    "PartitionName=q Nodes=n1 ExclusiveUser=yes ExclusiveTopo=yes\nHttpParserType=odd\n"
+    "UrlParserType=libhttp_parser",
+    f"{_SAVING}SlurmctldParameters=power_save_interval=-1\nSuspendRate=60001",
+    f"{_SAVING}SlurmctldParameters=power_save_interval=65537\nResumeRate=60001",
+    "SuspendTime=INFINITE",
+    "SuspendTime=4294967295",
+    "DownNodes=n1 State=CLOUD",
+    # Directories instead of files.
+    "SlurmctldPidFile=/var/run\nSlurmdPidFile=/var/run",
+    "SlurmSchedLogFile=/var/log",
+    "JobCompType=jobcomp/filetxt\nJobCompLoc=/home/",
+    "JobCompType=jobcomp/script\nJobCompLoc=/var/log/",
+    "AuthInfo=socket=/run",
+    "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/var/spool",
+)
 LOGGED |= {
     f"{name}: {text}": with_(
         "BurstBufferType=burst_buffer/lua\nProctrackType=proctrack/cgroup", **{name: f"{text}\n"}
@@ -933,6 +955,10 @@ LOGGED |= {
         ("burst_buffer_datawarp.conf", "Foo=1"),
     )
 }
+LOGGED["burst_buffer_lua.conf and burst_buffer_datawarp.conf"] = with_(
+    "BurstBufferType=burst_buffer/lua",
+    **{"burst_buffer_lua.conf": "Foo=1\n", "burst_buffer_datawarp.conf": "\n"},
+)
 LOGGED["burst_buffer.conf with what burst_buffer/lua ignores"] = with_(
     "BurstBufferType=burst_buffer/lua",
     burst_buffer_conf="AllowUsers=slurm,root\nGetSysState=/x\nGetSysStatus=/x\nDefaultPool=a\n"
@@ -955,6 +981,8 @@ LOGGED |= {
         "Name=gpu File=/dev/null\nName=nic Count=2",
         "Name=gpu File=/dev/null Links=0,x\nName=odd Count=2",
         "NodeName=cloud0 Name=gpu,nic\nNodeName=cloud1 Name=gpu File=/dev/null Links=-1",
+        "AutoDetect=cuda\nName=gpu File=/dev/null AutoDetect=off",
+        "AutoDetect=full",
     )
 }
 LOGGED |= {
@@ -968,6 +996,16 @@ LOGGED |= {
         TREE,
         topology_conf="SwitchName=a Nodes=n[1-3]\nSwitchName=b Nodes=n[3-4]\n"
         "SwitchName=r Switches=a,b\n",
+    ),
+    "tree with a node twice on a leaf": with_(
+        TREE, topology_conf="SwitchName=s Nodes=n[1-3],n[3-4]\n"
+    ),
+    "yaml: a partition's tree of some nodes, with an unknown key": with_(
+        "PartitionName=q Nodes=n[1-4] Topology=b",
+        **{
+            "topology.yaml": "- {topology: a, cluster_default: true, flat: true}\n"
+            "- {topology: b, name: b, tree: {switches: [{switch: s, nodes: 'n[1-2]'}]}}\n"
+        },
     ),
     "block of some nodes": with_(
         "TopologyPlugin=topology/block", topology_conf="BlockName=b Nodes=n[1-2]\nBlockSizes=2\n"
@@ -1420,6 +1458,8 @@ SLURMDBD_CASES = {
         "DebugLevelSyslog=4294967294",
         "DbdPort=10M",
         "StoragePassScript=x/y",
+        "ArchiveScript=/var/log",
+        "PidFile=/home/",
         "AuthAltTypes=auth/jwt\nAuthAltParameters=jwks=/etc/slurm/jwks.json",
     )
 }

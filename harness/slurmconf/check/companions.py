@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from harness.parsing import c_numbers
 from harness.releases import Release
-from harness.slurmconf.check import grammar, values
+from harness.slurmconf.check import grammar, paths, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 from harness.slurmconf.check.read_files import is_read, uses_knl_generic
@@ -299,13 +299,17 @@ def _plugins(slurm_conf: Source) -> Iterator[Finding]:
         if (plugin == "jobcomp/filetxt" and creates) or (
             is_path and "jobcomp" not in release.dispensable_plugins
         ):
-            yield from values.relative_path(slurm_conf, location, SLURMCTLD)
+            yield from paths.relative_path(slurm_conf, location, SLURMCTLD)
+        if plugin in {"jobcomp/filetxt", "jobcomp/script"}:
+            reports = plugin == "jobcomp/script" and "jobcomp" in release.dispensable_plugins
+            severity = ERROR if reports else FATAL
+            yield from paths.directory(slurm_conf, location, severity, SLURMCTLD)
     if completion and location and location.value and completion.value == "jobcomp/mysql":
         yield from values.wrong_database(slurm_conf, location, SLURMCTLD)
     script = slurm_conf.settings.get("jobcomppassscript")
     if completion and script and completion.value == "jobcomp/mysql":
         # _check_storage_pass_script_permissions of mysql_common.c
-        yield from values.relative_path(slurm_conf, script, SLURMCTLD)
+        yield from paths.relative_path(slurm_conf, script, SLURMCTLD)
     yield from _controller_scripts(slurm_conf)
     kafka = "kafka" in release.plugins["jobcomp"]
     if completion and completion.value == "jobcomp/kafka" and kafka:
@@ -327,7 +331,7 @@ def _controller_scripts(slurm_conf: Source) -> Iterator[Finding]:
     ):
         for key in ("prologslurmctld", "epilogslurmctld"):
             for script in slurm_conf.all_of(key):
-                yield from values.relative_path(slurm_conf, script, SLURMCTLD)
+                yield from paths.relative_path(slurm_conf, script, SLURMCTLD)
                 if re.search("[*?]", script.value):
                     message = "is the path of one script: patterns are for Prolog and Epilog only"
                     yield slurm_conf.find(script, FATAL, "path", message, daemons=SLURMCTLD)
@@ -392,7 +396,9 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
     # not skip an empty socket.
     severity = source.release.unusable_munge_socket
     is_empty = info and severity != FATAL and re.search("socket=(,|$)", info.value)
-    if info and (is_empty or _is_no_socket(info.value)):
+    socket = re.search("(?:^|socket=)(/[^,]*)", info.value) if info else None
+    is_directory = socket and severity == FATAL and paths.is_directory(socket[1])
+    if info and (is_empty or is_directory or _is_no_socket(info.value)):
         message = "is neither options nor the path of a munge socket: nothing can authenticate"
         yield source.find(info, severity, "value", message, "remove it")
 
@@ -416,9 +422,9 @@ def _jwt_file(source: Source) -> Iterator[Finding]:
     key = re.search("jwt_key=([^,]*)", setting.value, re.IGNORECASE) if setting else None
     if setting is None or key is None or not _uses_jwt(source):
         return
-    is_missing = bool(key[1]) and values.is_missing_path(key[1])
+    is_missing = bool(key[1]) and paths.is_missing_path(key[1])
     is_empty = not key[1] and source.release.refuses_empty_jwt_key
-    if key[1].endswith("/") or is_missing or is_empty:
+    if paths.is_directory(key[1]) or is_missing or is_empty:
         message = f'"{key[0]}" does not name a file that exists'
         daemons = SLURMCTLD if source.kind == "slurm.conf" else ()
         yield source.find(setting, FATAL, "path", message, daemons=daemons)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.parsing import c_numbers, conf
-from harness.slurmconf.check import grammar, gres, node_gres, values
+from harness.slurmconf.check import grammar, gres, node_gres, paths, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMD, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 from harness.slurmconf.check.read_files import is_read
@@ -98,7 +98,11 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
         if setting and not setting.value:
             yield source.find(setting, FATAL, "path", "the value is empty")
         elif setting and (key != "plugindir" or ":" not in setting.value):
-            yield from values.relative_path(source, setting)
+            yield from paths.relative_path(source, setting)
+    if script := source.settings.get("archivescript"):
+        yield from paths.directory(source, script, FATAL)
+    if pid_file := source.settings.get("pidfile"):
+        yield from paths.directory(source, pid_file, ERROR)  # create_pidfile
     for key, setting in source.settings.items():
         yield from values.wrong_plugins(source, setting)
         yield from _slurmdbd_value(source, key, setting)
@@ -126,7 +130,7 @@ def _storage(source: Source) -> Iterator[Finding]:
             FATAL, "missing", "StorageType", "is required", "accounting_storage/mysql"
         )
     elif storage.value == "accounting_storage/none" and source.release.slurmdbd_without_storage:
-        yield source.find(storage, ERROR, "plugin", "nothing is stored", "accounting_storage/mysql")
+        yield source.find(storage, INFO, "plugin", "nothing is stored", "accounting_storage/mysql")
     elif storage.value != "accounting_storage/mysql":
         yield source.find(
             storage,

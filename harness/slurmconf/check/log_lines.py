@@ -56,6 +56,8 @@ _SAID_ABOUT = {
     "Configured MailProg": "MailProg",
     "ignoring max_depend_depth": "DependencyParameters",
     "for OverSubscribe": "Shared",
+    "pidfile `|SlurmctldPid ==": "(Slurmctld)?PidFile",
+    "jobcomp/script: .* isn't a regular file": "JobCompLoc",
     "Normalizing debug level": "Slurm(ctl)?d(Syslog)?Debug",
     "Exclusive=USER ignored": "ExclusiveUser",
     "doesn't match socket boundaries|GRES core specification|has CPUs configured": "Cores|CPUs",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from harness.parsing import c_numbers
-from harness.slurmconf.check import grammar
+from harness.slurmconf.check import grammar, paths, values
 from harness.slurmconf.check.findings import ERROR, INFO, SLURMCTLD, WARNING, Finding, only_in
 from harness.slurmconf.check.nodes import default_select, names_of
 from harness.slurmconf.check.parsed_file import Source
@@ -23,6 +23,7 @@ _WORLD_WRITABLE = {"/tmp", "/var/tmp", "/dev/shm"}  # noqa: S108
 # _cpu_freq_check_gov of src/common/cpu_frequency.c reads the beginning of a word only.
 _GOVERNOR = re.compile("co|perf|pow|onde|sche", re.IGNORECASE)
 _GOVERNORS = re.compile("((co|perf|pow|user|onde|sche)[^,]*(,|$))+$", re.IGNORECASE)
+_PID_FILE_OF_SLURMD = "/var/run/slurmd.pid"  # by default
 _LEVELS = 10  # LOG_LEVEL_END of src/common/log.h
 _HIGHEST_EXIT_CODE = 255  # MAX_EXIT_VAL of src/slurmctld/job_mgr.c
 _DEFAULT_HEALTH_CHECK_TIMEOUT = 60  # seconds: src/common/read_config.h
@@ -137,8 +138,8 @@ def _unusable(source: Source) -> Iterator[Finding]:
         level = source.settings.get(name)
         if (
             level
-            and level.value[:1].isdigit()
-            and _LEVELS < c_numbers.atoi(level.value) < 2**16 - 2
+            and values.is_level_number(level.value)
+            and c_numbers.atoi(level.value) % 2**16 > _LEVELS
         ):
             message = f"is more than {_LEVELS - 1}, which is used (_normalize_debug_level)"
             yield source.find(level, ERROR, "value", message)
@@ -174,6 +175,12 @@ def _of_slurmctld(source: Source) -> Iterator[Finding]:
     if about and order and is_cons and c_numbers.atoi(order[1]) < 0:
         message = f"{order[0]} is less than 0, and ignored (select_p_node_init)"
         yield source.find(about, ERROR, "value", message)
+    pid_file = source.settings.get("slurmctldpidfile")
+    if pid_file:
+        yield from paths.directory(source, pid_file, ERROR)  # create_pidfile
+        if pid_file.value == (source.get("slurmdpidfile") or _PID_FILE_OF_SLURMD):
+            message = "slurmd has the same PID file (_init_pidfile)"
+            yield source.find(pid_file, ERROR, "contradiction", message)
     mail = source.settings.get("mailprog")
     if mail and " " in mail.value:
         message = "is the path of a program, without arguments (main of slurmctld/controller.c)"

@@ -109,20 +109,21 @@ def _rates(source: Source) -> Iterator[Finding]:
         return
     settings = [source.settings.get(key) for key in ("suspendrate", "resumerate")]
     rates = [conf.number(setting.value) if setting else None for setting in settings]
+    parameters = source.settings.get("slurmctldparameters")
+    for word in ("power_save_interval=", "power_save_min_interval="):
+        found = re.search(f"{word}([^,]*)", parameters.value, re.I) if parameters else None
+        # The number has 16 bits and no sign.
+        is_long = found and c_numbers.atoi(found[1]) % 2**16 > _LONGEST_INTERVAL
+        if parameters and found and is_long and rates != [0, 0]:
+            message = f"{found[0]} is not between 0 and {_LONGEST_INTERVAL}; power saving is off"
+            yield source.find(parameters, ERROR, "value", message)
+            if source.release.checks_power_saving != "always":
+                return  # slurmctld checks no further
+            break
     for setting, rate in zip(settings, rates, strict=True):
         if setting and rate is not None and rate > _HIGHEST_RATE:
             message = f"cannot be more than {_HIGHEST_RATE}; power saving is off"
             yield source.find(setting, ERROR, "value", message)
-    if rates == [0, 0]:
-        return
-    parameters = source.settings.get("slurmctldparameters")
-    for interval in ("power_save_interval=", "power_save_min_interval="):
-        found = re.search(f"{interval}([^,]*)", parameters.value, re.I) if parameters else None
-        # The number has 16 bits and no sign.
-        if parameters and found and c_numbers.atoi(found[1]) % 2**16 > _LONGEST_INTERVAL:
-            message = f"{found[0]} is not between 0 and {_LONGEST_INTERVAL}; power saving is off"
-            yield source.find(parameters, ERROR, "value", message)
-            return
 
 
 def reads_exclusions(source: Source) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from harness.parsing import c_numbers
 from harness.releases import Release
-from harness.slurmconf.check import grammar, times
+from harness.slurmconf.check import grammar, paths, times
 from harness.slurmconf.check.findings import (
     ERROR,
     FATAL,
@@ -167,10 +167,6 @@ _BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
 _DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
 # Words of AccountingStorageEnforce that need slurmdbd.
 _ENFORCES = {"1", "associations", "2", "limits", "safe", "wckeys", "qos", "all"}
-# Directories of /, where services start.
-_ROOT = re.compile(
-    r"(\.|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|s?bin|srv|sys|tmp|usr|var)(/|$)"
-)
 # Where only root may create directories, whatever the machine.
 _OF_ROOT = re.compile("/|/(dev(?!/shm)|proc|sys)(/.*)?")
 # storage_pass of _global_auth_key (slurm_protocol_api.c).
@@ -349,8 +345,9 @@ def _full_name(release: Release, key: str, kind: str, word: str) -> str:
             word = word[5:] if word.startswith(("auth/", "cred/")) else word
             word = "auth/slurm" if word == "slurm" else word
         word = word if "/" in word else f"{kind}/{word}"
-    if kind == "url_parser" and word == "libhttp_parser" and "internal" in release.plugins[kind]:
-        return f"{kind}/{word}"  # url_parser_g_init
+    http_parsers = {"libhttp_parser", "http_parser/libhttp_parser"}
+    if kind == "url_parser" and word in http_parsers and "internal" in release.plugins[kind]:
+        return "url_parser/libhttp_parser"  # url_parser_g_init
     if kind == "acct_gather_interconnect":
         return word.replace("infiniband", "interconnect")
     return word
@@ -790,9 +787,9 @@ def _paths(source: Source) -> Iterator[Finding]:
     """Yield what _validate_bcast_exclude, _is_valid_path and set_slurmctld_state_loc refuse."""
     exclude = source.settings.get("bcastexclude")
     if exclude and exclude.value.lower() != "none":
-        paths = [path for path in exclude.value.split(",") if path and path[0] != "/"]
-        if paths:
-            message = f"not an absolute path: {', '.join(paths)}"
+        relative = [path for path in exclude.value.split(",") if path and path[0] != "/"]
+        if relative:
+            message = f"not an absolute path: {', '.join(relative)}"
             yield source.find(exclude, FATAL, "path", message)
     plugins = source.settings.get("plugindir")
     for path in filter(None, plugins.value.split(":")) if plugins else ():
@@ -805,7 +802,8 @@ def _paths(source: Source) -> Iterator[Finding]:
     scheduler_log = source.settings.get("slurmschedlogfile")
     # sched_log_alter of log.c opens it; it is created, but not its directory.
     if scheduler_log and "/" in scheduler_log.value:
-        yield from relative_path(source, scheduler_log, SLURMCTLD)
+        yield from paths.relative_path(source, scheduler_log, SLURMCTLD)
+        yield from paths.directory(source, scheduler_log, FATAL, SLURMCTLD)
     state = source.settings.get("statesavelocation")
     path = posixpath.normpath(state.value) if state else ""
     if state and path[0] != "/" and ("/" in path or not runs_as_root(source)):
@@ -828,20 +826,6 @@ def wrong_database(
         message = f'"{setting.value}" is not the name of a database without quotes'
         hint = "use letters, digits and _, or create the database before the daemon starts"
         yield source.find(setting, FATAL, "value", message, hint, daemons)
-
-
-def is_missing_path(path: str) -> bool:
-    """Return whether a path is relative, and in a directory that does not exist in /."""
-    return path[:1] != "/" and not _ROOT.match(path)
-
-
-def relative_path(
-    source: Source, setting: Setting, daemons: tuple[str, ...] = ()
-) -> Iterator[Finding]:
-    """Yield a path in a directory that does not exist in /, where services start."""
-    if is_missing_path(setting.value):
-        message = f'"{setting.value}" is not an absolute path: it does not exist'
-        yield source.find(setting, FATAL, "path", message, daemons=daemons)
 
 
 def _tasks(source: Source) -> Iterator[Finding]:
