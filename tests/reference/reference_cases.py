@@ -936,6 +936,8 @@ LOGGED |= options(
     "SuspendTime=INFINITE",
     "SuspendTime=4294967295",
     "DownNodes=n1 State=CLOUD",
+    "SchedulerType=sched/builtin\nSchedulerParameters=sched_min_interval=0,max_job_bf=0",
+    "SchedulerType=sched/builtin\nSchedulerParameters=bf_interval=-1,max_job_bf=0,bf_max_job_test=5",
     # Directories instead of files.
     "SlurmctldPidFile=/var/run\nSlurmdPidFile=/var/run",
     "SlurmSchedLogFile=/var/log",

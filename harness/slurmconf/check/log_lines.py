@@ -20,7 +20,7 @@ _SAID_ABOUT = {
     "both child switches and nodes": "SwitchName",
     "Rings lack access": "RingName|ring",
     "Position .* in ring must be": "Topology",
-    "(?i)blocks lack access|blocks do not contain": "BlockName",
+    "(?i)blocks lack access|blocks do not contain|no blocks": "BlockName",
     "Invalid hostnames in|Multiple leaf switches": "Nodes",
     "PreemptParameters reorder_count": "SchedulerParameters",
     "rate exceeds maximum": "(Suspend|Resume)Rate",

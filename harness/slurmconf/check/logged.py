@@ -39,6 +39,7 @@ def check(source: Source) -> Iterator[Finding]:
     yield from only_in(SLURMCTLD, _of_slurmctld(source))
     yield from _contradictions(source)
     yield from only_in(SLURMCTLD, _backfill(source))
+    yield from only_in(SLURMCTLD, _builtin(source))
 
 
 def _number(source: Source, name: str) -> int:
@@ -242,3 +243,19 @@ def _backfill(source: Source) -> Iterator[Finding]:
     if limits.get("bf_max_job_user") and limits.get("bf_max_job_assoc"):
         message = "bf_max_job_user is ignored because of bf_max_job_assoc"
         yield source.find(setting, ERROR, "contradiction", message)
+
+
+def _builtin(source: Source) -> Iterator[Finding]:
+    """Yield numbers that sched/builtin does not use: src/plugins/sched/builtin, _load_config.
+
+    It looks for "interval=" anywhere, so that it reads sched_min_interval, too.
+    """
+    setting = source.settings.get("schedulerparameters")
+    if setting is None or source.get("schedulertype") != "sched/builtin":
+        return
+    for words in (("interval=",), ("bf_max_job_test=", "max_job_bf=")):
+        matches = (re.search(rf"{word}([^,]*)", setting.value, re.IGNORECASE) for word in words)
+        found = next(filter(None, matches), None)
+        if found and c_numbers.atoi(found[1]) < 1:
+            message = f"{found[0]} is less than 1; sched/builtin uses its default"
+            yield source.find(setting, ERROR, "value", message)

@@ -137,9 +137,7 @@ def _saves_power(source: Source) -> Setting | None:
     settings = [row.all["suspendtime"] for row in rows if "suspendtime" in row.values]
     if alone := source.settings.get("suspendtime"):
         settings.insert(0, alone)
-    never = {"NONE", "INFINITE", ""}
-    if not source.release.has_infinite_suspend_time:
-        never = {"NONE"}
+    never = {"NONE", "INFINITE"} if source.release.has_infinite_suspend_time else {"NONE"}
     return next(
         (
             setting
