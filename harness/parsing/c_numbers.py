@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_DIGITS = re.compile(r"\s*([+-]?)(\d+)")
+_DIGITS = re.compile(r"\s*([+-]?)(\d+)", re.ASCII)
 # More digits than any type holds; Python converts at most 4300 digits.
 _MOST_DIGITS = 25
 
@@ -21,6 +21,11 @@ def strtol(text: str) -> int:
     digits = found[2].lstrip("0") or "0"
     size = int(digits) if len(digits) <= _MOST_DIGITS else 10**_MOST_DIGITS
     return -size if found[1] == "-" else size
+
+
+def begins(text: str) -> bool:
+    """Return whether a text begins with a digit, as isdigit() of C sees it."""
+    return "0" <= text[:1] <= "9"
 
 
 def atoi(text: str) -> int:

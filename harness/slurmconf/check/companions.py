@@ -345,7 +345,8 @@ def _kafka(slurm_conf: Source) -> Iterator[Finding]:
     interval = re.search("poll_interval=(.+)", parameters.value)
     if interval and not (
         # _parse_uint32
-        re.match(r"\s*[-+]?[0-9]", interval[1]) and abs(c_numbers.strtol(interval[1])) < 2**64
+        re.match(r"\s*[-+]?[0-9]", interval[1], re.ASCII)
+        and abs(c_numbers.strtol(interval[1])) < 2**64
     ):
         message = (
             f'"{interval[0]}" is not a number; slurmctld polls without a pause, which keeps one CPU'

@@ -35,7 +35,8 @@ _PURGE_OPTION = re.compile("purge(event|job|jobenv|jobscript|resv|step|suspend|t
 # NO_VAL: slurmdb_parse_purge
 _NO_AGE = 2**32 - 2
 _PURGE = re.compile(
-    r"\d+(h|ho|hou|hour|hours|d|da|day|days|m|mo|mon|mont|month|months)?", re.IGNORECASE
+    r"\d+(h|ho|hou|hour|hours|d|da|day|days|m|mo|mon|mont|month|months)?",
+    re.IGNORECASE | re.ASCII,
 )
 
 # Options of knl_generic.conf without Allow and Default -> their modes, by the names for them:

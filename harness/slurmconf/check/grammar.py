@@ -12,11 +12,11 @@ from harness.slurmconf.check.findings import ERROR, FATAL, INFO, WARNING, Findin
 from harness.slurmconf.check.parsed_file import KINDS, Setting, Source
 
 _UNLIMITED = re.compile("unlimited|infinite", re.IGNORECASE)
-_NUMBER = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)?")
+_NUMBER = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)?", re.ASCII)
 _FLOAT = re.compile(
     r"\s*[+-]?(0x([\da-f]+\.?[\da-f]*|\.[\da-f]+)(p[+-]?\d+)?|(\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
     r"|inf|infinity|nan)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _TRUE = re.compile("yes|up|true|1", re.IGNORECASE)
 _BOOLEAN = re.compile(f"{_TRUE.pattern}|no|down|false|0", re.IGNORECASE)
@@ -100,7 +100,9 @@ def value_problem(kind: str, value: str) -> str | None:
         value = value.replace("-", "", 1)
     size = number(kind, value)
     if size is None:
-        return "is less than zero" if re.fullmatch(r"\s*-\d+", value) else "is not a number"
+        return (
+            "is less than zero" if re.fullmatch(r"\s*-\d+", value, re.ASCII) else "is not a number"
+        )
     return None if size < _LIMITS[kind] else f"is more than {_LIMITS[kind] - 1}"
 
 

@@ -103,7 +103,7 @@ def _licenses(source: Source) -> Iterator[Finding]:
     if licenses is None:
         return
     separators = source.release.license_separators
-    form = re.compile(rf"[^{separators}\s]*([{separators}](\s*[+-]?\d+)?)?")
+    form = re.compile(rf"[^{separators}\s]*([{separators}](\s*[+-]?\d+)?)?", re.ASCII)
     if "|" in licenses.value and source.release.alternative_licenses:
         words = licenses.value.split("|")
         if re.search("[,;(]", licenses.value):

@@ -36,7 +36,7 @@ from harness.slurmconf.check.nodes import (
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 
 # strtoll() and suffix_mult() of src/common.
-_COUNT = re.compile(r"\s*([+-]?[0-9]+)?([kmgtp](i?b)?)?", re.IGNORECASE)
+_COUNT = re.compile(r"\s*([+-]?[0-9]+)?([kmgtp](i?b)?)?", re.IGNORECASE | re.ASCII)
 _UNITS = " kmgtp"
 _LIMIT = 2**63 - 1
 _MOST_LINKS = 1023  # GRES_MAX_LINK of src/common/gres.h
@@ -445,9 +445,9 @@ def _configured(gres: Setting | None, name: str) -> tuple[dict[str, int], int]:
             break
         words = word.rpartition("(")[0] or word
         *others, last = words.split(":")[1:]
-        number = _count(last) if last[:1].isdigit() else None
+        number = _count(last) if c_numbers.begins(last) else None
         count = 1 if number is None else number
-        for kind in [*others] if last[:1].isdigit() else [*others, last]:
+        for kind in [*others] if c_numbers.begins(last) else [*others, last]:
             if kind and kind.lower() != "no_consume":  # gres_add_type
                 kinds[kind] = kinds.get(kind, 0) + count
         total += count
@@ -470,7 +470,7 @@ def _bad_word(gres: Setting, name: str) -> str | None:
 
 def _has_bad_count(word: str) -> bool:
     last = word.partition("(")[0].rpartition(":")[2]
-    return last[:1].isdigit() and not _COUNT.fullmatch(last)
+    return c_numbers.begins(last) and not _COUNT.fullmatch(last)
 
 
 def _merge(records: Iterable[_Record], name: str, gres: Setting) -> Iterator[_Record]:
@@ -506,7 +506,7 @@ def _count(value: str) -> int | None:
 
 def _are_links(value: str, own_places: int | None) -> bool:
     """Return whether gres_links_validate accepts Links, with a number of -1 if it counts them."""
-    links = [re.fullmatch(r"\s*([+-]?[0-9]+)", word) for word in value.split(",") if word]
+    links = [re.fullmatch(r"\s*([+-]?[0-9]+)", word, re.ASCII) for word in value.split(",") if word]
     numbers = [int(link[1]) if link else _LIMIT for link in links]
     return own_places in {None, numbers.count(-1)} and all(
         -2 <= link <= _MOST_LINKS for link in numbers

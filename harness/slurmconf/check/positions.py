@@ -15,7 +15,7 @@ from harness.slurmconf.check.nodes import names_of
 LARGEST_RING = 16
 _LARGEST_POSITION = 2**16 - 1
 # strtoul() with any base.
-_NUMBER = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d{0,20})")
+_NUMBER = re.compile(r"\s*\+?(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d{0,20})", re.ASCII)
 
 
 class Rings:

@@ -20,7 +20,7 @@ _DECIMAL, _HEXADECIMAL = (
 )
 _WEIGHT = re.compile(
     rf"\s*(?:[-+]?(?:{_DECIMAL}|0x{_HEXADECIMAL}|inf|infinity|nan)(?:[kmgtp].*)?|[kmgtp].*)",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _TRES_KINDS = ("bb/", "gres/", "license/", "fs/", "ic/")
 # The least time for a cloud's machines to boot, in seconds: slurm.conf(5), the default of

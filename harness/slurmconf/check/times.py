@@ -7,7 +7,7 @@ import re
 from harness.parsing import c_numbers
 
 _UNLIMITED = re.compile("-1|infinite|unlimited", re.IGNORECASE)
-_TIME = re.compile(r"\d+(:\d+){0,2}|-\d+|\d+-(\d+(:\d+){0,2})?")
+_TIME = re.compile(r"\d+(:\d+){0,2}|-\d+|\d+-(\d+(:\d+){0,2})?", re.ASCII)
 UNLIMITED = -1
 NO_VALUE = -2  # NO_VAL in 32 bits with a sign
 NO_TIME = "is not a time such as 7-0 or 12:00:00"

@@ -212,7 +212,7 @@ def is_level_number(word: str) -> bool:
 
     The number has 16 bits, and NO_VAL16 stands for an unknown word.
     """
-    return word[:1].isdigit() and c_numbers.atoi(word) % 2**16 != 2**16 - 2
+    return c_numbers.begins(word) and c_numbers.atoi(word) % 2**16 != 2**16 - 2
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:
@@ -773,7 +773,7 @@ def _gres_id(name: str) -> int:
 
 def _is_port_range(value: str) -> bool:
     """Return whether slurmctld accepts a SlurmctldPort; strtol has no bound of 65535."""
-    ports = re.fullmatch(r"(\s*\+?\d{1,18})(?:-(.*))?", value)
+    ports = re.fullmatch(r"(\s*\+?\d{1,18})(?:-(.*))?", value, re.ASCII)
     if not ports:
         return False
     first = c_numbers.strtol(ports[1])
