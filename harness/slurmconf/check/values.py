@@ -224,7 +224,7 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
     one_word, rlimits = key in _ONE_WORD, key.startswith("propagateresourcelimits")
     # strtok_r with a comma leaves blanks in a word; parse_rlimits and xstrcasestr do not.
     separator = r"[,\s]+" if rlimits or words.unknown == "silent" else ","
-    for word in [setting.value] if one_word else re.split(separator, setting.value):
+    for word in [setting.value] if one_word else re.split(separator, setting.value, flags=re.ASCII):
         if rlimits and word != word.upper():
             yield word, words.unknown, ""  # only these are case-sensitive
             continue
