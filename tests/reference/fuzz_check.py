@@ -221,21 +221,19 @@ class Tally:
     def add(self, comparisons: Iterable[tuple[Comparison, Case]], weight: int = 1) -> None:
         """Count comparisons with what their cases were before; show new kinds of disagreement."""
         new = []
-        for one, before in comparisons:
-            self._counts[f"{one.daemon}, check: {one.check}"] += weight
-            if one.disagree:
-                self.kinds[one.kind] += 1
-                new += [(one, before)] * (self.kinds[one.kind] == 1)
-        while new:
-            one, before = new[0]
-            try:
-                smallest = reduced(one, before, self._release)
-            except TimeIsUpError:
-                for one, _ in new:
-                    show(one)
-                raise
-            show(smallest)
-            del new[0]
+        try:
+            for one, before in comparisons:
+                self._counts[f"{one.daemon}, check: {one.check}"] += weight
+                if one.disagree:
+                    self.kinds[one.kind] += 1
+                    new += [(one, before)] * (self.kinds[one.kind] == 1)
+            while new:
+                show(reduced(*new[0], self._release))
+                del new[0]
+        except TimeIsUpError:
+            for one, _ in new:
+                show(one)
+            raise
         number = len(self.kinds)
         print(f"{self._counts.total()} compared; {number} kinds of disagreement", flush=True)
 

@@ -938,7 +938,7 @@ LOGGED |= options(
     "DownNodes=n1 State=CLOUD",
     "SchedulerType=sched/builtin\nSchedulerParameters=sched_min_interval=0,max_job_bf=0",
     "SchedulerType=sched/builtin\nSchedulerParameters=bf_interval=-1,max_job_bf=0,bf_max_job_test=5",
-    "MessageTimeout=\N{LATIN CAPITAL LETTER A WITH CIRCUMFLEX}\N{NO-BREAK SPACE}10",  # UTF-8 in Latin-1
+    "MessageTimeout=\xc2\xa010",  # a no-break space in UTF-8
     # Directories instead of files.
     "SlurmctldPidFile=/var/run\nSlurmdPidFile=/var/run",
     "SlurmSchedLogFile=/var/log",
