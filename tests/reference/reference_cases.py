@@ -939,6 +939,8 @@ LOGGED |= options(
     "SchedulerType=sched/builtin\nSchedulerParameters=sched_min_interval=0,max_job_bf=0",
     "SchedulerType=sched/builtin\nSchedulerParameters=bf_interval=-1,max_job_bf=0,bf_max_job_test=5",
     "MessageTimeout=\xc2\xa010",  # a no-break space in UTF-8
+    "NodeName=m1 ThreadsPerCore=UNLIMITED\nNodeName=m2 RealMemory=0x10 MemSpecLimit=1k",
+    'SlurmSchedLogFile=""',
     # Directories instead of files.
     "SlurmctldPidFile=/var/run\nSlurmdPidFile=/var/run",
     "SlurmSchedLogFile=/var/log",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import c_numbers, conf, hostlist
+from harness.parsing import c_numbers, hostlist
 from harness.releases import Release
 from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
@@ -376,9 +376,8 @@ def _reserved(source: Source, row: Row) -> Iterator[Finding]:
             f'"{cpus.value}" is not a list of CPUs of this node (0-{total - 1}); it is ignored'
         )
         yield source.find(cpus, ERROR, "value", message)
-    memory, size = row.all.get("realmemory"), _number(row, "realmemory") or 1
-    if memory and conf.number(memory.value) == 0:
-        size = 0
+    memory = row.all.get("realmemory")
+    size = _number(row, "realmemory") if memory else 1
     limit = row.all.get("memspeclimit", memory if size == 0 else None)
     if limit and _number(row, "memspeclimit") >= size:
         message = f"MemSpecLimit is not below RealMemory ({size} MB); it is ignored"
@@ -444,7 +443,8 @@ def _cpu_ids(cpus: str) -> tuple[str, ...]:
 
 
 def _number(row: Row, key: str) -> int:
-    return conf.number(row.get(key) or "") or 0
+    kind = "uint64" if key in {"realmemory", "memspeclimit"} else "uint16"
+    return grammar.number(kind, row.get(key) or "") or 0
 
 
 def both_per_cpu_and_per_node(source: Source, settings: Settings) -> Iterator[Finding]:

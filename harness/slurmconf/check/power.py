@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from harness import releases
-from harness.parsing import c_numbers, conf, hostlist
+from harness.parsing import c_numbers, hostlist
+from harness.slurmconf.check import grammar
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
 from harness.slurmconf.check.nodes import is_cloud, names_of, no_hostlist, node_names
 from harness.slurmconf.check.parsed_file import Setting, Source
@@ -94,7 +95,7 @@ def _power_saving(source: Source) -> Iterator[Finding]:
             yield source.find(setting, severity, "path", message)
             severity = INFO  # slurmctld reads no further
     resume = source.settings.get("resumetimeout")
-    seconds = conf.number(resume.value) if resume else None
+    seconds = grammar.number_of(source, "resumetimeout")
     if cloud and resume and seconds is not None and seconds < _SHORTEST_BOOT:
         message = (
             f"{resume.value} s may be too short for a machine to boot: nodes that take longer "
@@ -107,8 +108,7 @@ def _rates(source: Source) -> Iterator[Finding]:
     """Yield rates and intervals with which power saving is off: _init_power_config."""
     if not source.release.checks_power_saving or not reads_exclusions(source):
         return
-    settings = [source.settings.get(key) for key in ("suspendrate", "resumerate")]
-    rates = [conf.number(setting.value) if setting else None for setting in settings]
+    rates = [grammar.number_of(source, key) for key in ("suspendrate", "resumerate")]
     parameters = source.settings.get("slurmctldparameters")
     for word in ("power_save_interval=", "power_save_min_interval="):
         found = re.search(f"{word}([^,]*)", parameters.value, re.I) if parameters else None
@@ -120,10 +120,10 @@ def _rates(source: Source) -> Iterator[Finding]:
             if source.release.checks_power_saving != "always":
                 return  # slurmctld checks no further
             break
-    for setting, rate in zip(settings, rates, strict=True):
-        if setting and rate is not None and rate > _HIGHEST_RATE:
+    for key, rate in zip(("suspendrate", "resumerate"), rates, strict=True):
+        if rate is not None and rate > _HIGHEST_RATE:
             message = f"cannot be more than {_HIGHEST_RATE}; power saving is off"
-            yield source.find(setting, ERROR, "value", message)
+            yield source.find(source.settings[key], ERROR, "value", message)
 
 
 def reads_exclusions(source: Source) -> bool:

@@ -801,7 +801,9 @@ def _paths(source: Source) -> Iterator[Finding]:
             yield source.find(setting, FATAL, "path", "the value is empty")
     scheduler_log = source.settings.get("slurmschedlogfile")
     # sched_log_alter of log.c opens it; it is created, but not its directory.
-    if scheduler_log and "/" in scheduler_log.value:
+    if scheduler_log and not scheduler_log.value:
+        yield source.find(scheduler_log, FATAL, "path", "the value is empty", daemons=SLURMCTLD)
+    elif scheduler_log and "/" in scheduler_log.value:
         yield from paths.relative_path(source, scheduler_log, SLURMCTLD)
         yield from paths.directory(source, scheduler_log, FATAL, SLURMCTLD)
     state = source.settings.get("statesavelocation")
