@@ -941,6 +941,15 @@ LOGGED |= options(
     "MessageTimeout=\xc2\xa010",  # a no-break space in UTF-8
     "NodeName=m1 ThreadsPerCore=UNLIMITED\nNodeName=m2 RealMemory=0x10 MemSpecLimit=1k",
     'SlurmSchedLogFile=""',
+    'NodeName=m1 Features="" Procs=0 Sockets=2 CoresPerSocket=6\n'
+    "NodeName=m2 CPUs=4 CpuSpecList=0-9:2",
+    "SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
+    "NodeName=m1 CPUs=0 SocketsPerBoard=1 CoresPerSocket=6 ThreadsPerCore=2",
+    "AccountingStorageEnforce=nosteps",
+    "CommunicationParameters=keepalivetime=0",
+    "PartitionName=q Nodes=n1 DenyQos=ALL",
+    'PartitionName=q Nodes=n1 DenyQos=""',
+    "SuspendTime=300\nResumeProgram=r\nResumeFailProgram=f",
     # Directories instead of files.
     "SlurmctldPidFile=/var/run\nSlurmdPidFile=/var/run",
     "SlurmSchedLogFile=/var/log",
@@ -1464,6 +1473,7 @@ SLURMDBD_CASES = {
         "DbdPort=10M",
         "StoragePassScript=x/y",
         "ArchiveScript=/var/log",
+        "PluginDir=a:b",
         "PidFile=/home/",
         "AuthAltTypes=auth/jwt\nAuthAltParameters=jwks=/etc/slurm/jwks.json",
     )

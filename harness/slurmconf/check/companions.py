@@ -398,7 +398,7 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
     severity = source.release.unusable_munge_socket
     is_empty = info and severity != FATAL and re.search("socket=(,|$)", info.value)
     socket = re.search("(?:^|socket=)(/[^,]*)", info.value) if info else None
-    is_directory = socket and severity == FATAL and paths.is_directory(socket[1])
+    is_directory = socket and severity != INFO and paths.is_directory(socket[1])
     if info and (is_empty or is_directory or _is_no_socket(info.value)):
         message = "is neither options nor the path of a munge socket: nothing can authenticate"
         yield source.find(info, severity, "value", message, "remove it")

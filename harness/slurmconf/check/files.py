@@ -100,6 +100,9 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
             yield source.find(setting, FATAL, "path", "the value is empty")
         elif setting and (key != "plugindir" or ":" not in setting.value):
             yield from paths.relative_path(source, setting)
+        elif setting and all(map(paths.is_missing_path, filter(None, setting.value.split(":")))):
+            message = f'"{setting.value}": none of the directories exists'
+            yield source.find(setting, FATAL, "path", message)
     if script := source.settings.get("archivescript"):
         yield from paths.directory(source, script, FATAL)
     if pid_file := source.settings.get("pidfile"):
@@ -152,7 +155,8 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
         )
     if key in {"debuglevel", "debuglevelsyslog"}:
         words = source.release.words["slurmctlddebug"]
-        if value.lower() not in words.known and not values.is_level_number(value):
+        is_known = value[:1] != "<" and value.lower() in words.known  # <number> is no word
+        if not is_known and not values.is_level_number(value):
             yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
     if key == "debugflags":
         words = source.release.words["debugflags"]

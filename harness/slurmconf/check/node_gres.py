@@ -26,6 +26,7 @@ from harness.slurmconf.check.findings import (
     Finding,
 )
 from harness.slurmconf.check.nodes import (
+    bits_of,
     cpus_of,
     is_cloud,
     names_of,
@@ -180,7 +181,7 @@ class _Gres:
         if not _name(row):
             return  # it is ignored, with an error
         cores = _cores(row)
-        if cores and cpus is not None and _bits(cores.value, cpus) is None:
+        if cores and cpus is not None and bits_of(cores.value, cpus) is None:
             message = f'"{cores.value}": only {cpus} CPUs are available'
             yield source.find(cores, FATAL, "value", message)
         file, files = row.own.get("file") or row.own.get("files"), row.own.get("multiplefiles")
@@ -397,7 +398,7 @@ class _Gres:
                 unlike = unlike or first is not None
                 continue
             first = first or cores
-            bits = _bits(cores.value, total)
+            bits = bits_of(cores.value, total)
             if bits is None:
                 message = f'"{cores.value}": only {total} cores are available'
             elif rule and not _are_sockets(bits, node, one_or_all="all" in rule):
@@ -522,26 +523,3 @@ def _are_sockets(bits: set[int], node: _Node, one_or_all: bool) -> bool:
     used = Counter(bit // node.cores for bit in bits)
     whole = all(count == node.cores for count in used.values())
     return whole and (not one_or_all or len(used) in {0, 1, node.sockets})
-
-
-def _bits(text: str, size: int) -> set[int] | None:
-    """Return the bits that a list such as 0-3,6 sets, or None (bit_unfmt of bitstring.c).
-
-    Except in the format with a step, it skips all but digits, commas and hyphens.
-
-    >>> _bits("0-1,x3", 4), _bits("0-4", 4), _bits("0-5:2", 5)
-    ({0, 1, 3}, None, {0, 2, 4})
-    """
-    bits: set[int] = set()
-    if ":" in text:
-        steps = re.fullmatch(r"(\d{1,9})-(\d{1,9}):(\d{1,9})", text)
-        first, last, step = map(int, steps.groups()) if steps else (0, 0, 0)
-        bits = {*range(first, min(last, size + step), step)} if step and last >= first else set()
-        return bits if step and last >= first and max(bits, default=0) < size else None
-    for part in text.split(",") if text and text[0] != "," else ():
-        *starts, last = (int("0" + re.sub(r"\D", "", number)) for number in part.split("-"))
-        first = starts[-1] if starts else last
-        if max(first, last) >= size:
-            return None
-        bits |= {*range(first, last + 1)}
-    return bits

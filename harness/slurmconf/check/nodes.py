@@ -18,7 +18,15 @@ from harness.slurmconf.check.times import is_suspend_time
 _STATES = {"unknown", "down", "idle", "allocated", "mixed", "future"}
 _STATE_PREFIXES = ("cloud", "drain", "fail")
 # Counts of a node that cannot be 0.
-_SIZES = ("boards", "corespersocket", "cpus", "sockets", "socketsperboard", "threadspercore")
+_SIZES = (
+    "boards",
+    "corespersocket",
+    "cpus",
+    "procs",
+    "sockets",
+    "socketsperboard",
+    "threadspercore",
+)
 # xlate_cpu_bind_str of src/common/slurm_resource_info.c.
 _CPU_BIND = re.compile("no|none|sockets?|ldoms?|cores?|threads?|off", re.IGNORECASE)
 _PLAIN = re.compile("[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -250,6 +258,10 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
     if suspend and not is_suspend_time(suspend.value):
         message = f'"{suspend.value}" is not INFINITE or a number of seconds below 2^32'
         yield source.find(suspend, source.release.unusable_value, "value", message)
+    features = row.all.get("features") or row.all.get("feature")
+    if features and not features.value and not source.get("nodefeaturesplugins"):
+        message = "is empty, and replaced by none (restore_node_features)"
+        yield source.find(features, ERROR, "value", message, "remove it", SLURMCTLD)
     yield from _shape(source, row)
     yield from _reserved(source, row)
     yield from only_in(SLURMCTLD, _specialized(source, row))
@@ -327,19 +339,18 @@ def _shape(source: Source, row: Row) -> Iterator[Finding]:
 
     Up to 22.05, select_p_node_init() of select/cons_* refuses some of the CPUs that it accepts.
     """
-    zeros = [key for key in _SIZES if key in row.values and not _number(row, key)]
-    for key in zeros:
+    for key in (key for key in _SIZES if key in row.values and not _number(row, key)):
         yield source.find(row.all[key], ERROR, "value", "cannot be 0; slurmctld uses 1")
     if {"sockets", "socketsperboard"} <= row.values.keys():
         message = "is ignored because of SocketsPerBoard"
         yield source.find(row.all["sockets"], ERROR, "contradiction", message)
     sockets, cores, threads = shape_of(row)
-    cpus = _number(row, "cpus") or _number(row, "procs")
+    cpus = _cpus(row)
     if (boards := _number(row, "boards")) > sockets:
         message = f"{boards} boards for {sockets} sockets; slurmctld uses 1"
         yield source.find(row.all["boards"], ERROR, "contradiction", message)
     matching = {sockets * cores, sockets * cores * threads}
-    if not cpus or zeros:
+    if not cpus:
         return
     about = row.all.get("cpus") or row.all["procs"]
     shape = f"{sockets} sockets, {cores} cores each, {threads} threads each"
@@ -371,7 +382,7 @@ def _reserved(source: Source, row: Row) -> Iterator[Finding]:
     elif count and cpus and _number(row, "corespeccount"):
         message = "is ignored because of CPUSpecList"
         yield source.find(count, ERROR, "contradiction", message)
-    if cpus and max(map(int, _cpu_ids(cpus.value)), default=0) >= total:
+    if cpus and bits_of(cpus.value, total) is None:
         message = (
             f'"{cpus.value}" is not a list of CPUs of this node (0-{total - 1}); it is ignored'
         )
@@ -399,9 +410,9 @@ def _specialized(source: Source, row: Row) -> Iterator[Finding]:
         return
     sockets, cores, threads = shape_of(row)
     count, cpus = row.all.get("corespeccount"), row.all.get("cpuspeclist")
-    ids = {int(cpu) for cpu in _cpu_ids(cpus.value)} if cpus else set()
+    ids = bits_of(cpus.value, sockets * cores * threads) if cpus else None
     about = None
-    if cpus and ids and max(ids) < sockets * cores * threads:
+    if cpus and ids:
         if {cpu // (cores * threads) for cpu in ids} == {*range(sockets)}:
             about = cpus
     elif count and (sockets - 1) * cores < _number(row, "corespeccount") < sockets * cores:
@@ -420,16 +431,24 @@ def _specialized(source: Source, row: Row) -> Iterator[Finding]:
 def _sockets(row: Row, cpus_of_socket: int) -> int:
     """Return the sockets of a node as _parse_nodename() infers them."""
     boards = _number(row, "boards") or 1
-    if per_board := _number(row, "socketsperboard"):
-        return boards * per_board
-    cpus = _number(row, "cpus") or _number(row, "procs")
+    if "socketsperboard" in row.values:
+        return boards * (_number(row, "socketsperboard") or 1)
+    if "sockets" in row.values:
+        return _number(row, "sockets") or 1
+    cpus = _cpus(row)
     inferred = cpus // cpus_of_socket if cpus % cpus_of_socket == 0 else 0
-    return _number(row, "sockets") or inferred or boards
+    return inferred or boards
+
+
+def _cpus(row: Row) -> int:
+    """Return the CPUs that a node says it has, at least 1; 0 if it says nothing."""
+    key = "cpus" if "cpus" in row.values else "procs"
+    return (_number(row, key) or 1) if key in row.values else 0
 
 
 def cpus_of(row: Row) -> int:
     """Return the CPUs of a node."""
-    return _number(row, "cpus") or _number(row, "procs") or math.prod(shape_of(row))
+    return _cpus(row) or math.prod(shape_of(row))
 
 
 def shape_of(row: Row) -> tuple[int, int, int]:
@@ -438,8 +457,27 @@ def shape_of(row: Row) -> tuple[int, int, int]:
     return _sockets(row, cores * threads), cores, threads
 
 
-def _cpu_ids(cpus: str) -> tuple[str, ...]:
-    return (names_of(f"[{cpus}]") or ()) if re.fullmatch("[0-9,-]+", cpus) else ()
+def bits_of(text: str, size: int) -> set[int] | None:
+    """Return the bits that a list such as 0-3,6 sets, or None (bit_unfmt of bitstring.c).
+
+    Except in the format with a step, it skips all but digits, commas and hyphens.
+
+    >>> bits_of("0-1,x3", 4), bits_of("0-4", 4), bits_of("0-5:2", 5)
+    ({0, 1, 3}, None, {0, 2, 4})
+    """
+    bits: set[int] = set()
+    if ":" in text:
+        steps = re.fullmatch(r"(\d{1,9})-(\d{1,9}):(\d{1,9})", text)
+        first, last, step = map(int, steps.groups()) if steps else (0, 0, 0)
+        bits = {*range(first, min(last, size + step), step)} if step and last >= first else set()
+        return bits if step and last >= first and max(bits, default=0) < size else None
+    for part in text.split(",") if text and text[0] != "," else ():
+        *starts, last = (int("0" + re.sub(r"\D", "", number)) for number in part.split("-"))
+        first = starts[-1] if starts else last
+        if max(first, last) >= size:
+            return None
+        bits |= {*range(first, last + 1)}
+    return bits
 
 
 def _number(row: Row, key: str) -> int:

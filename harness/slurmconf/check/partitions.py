@@ -180,7 +180,10 @@ def _qos(source: Source, row: Row) -> Iterator[Finding]:
     enforced = {*source.words("accountingstorageenforce")} & {"qos", "all"}
     for key in ("qos", "allowqos", "denyqos"):
         setting = row.all.get(key)
-        if setting is None or setting.value.upper() == "ALL":
+        needed = source.release.qos_needs_slurmdbd
+        if setting is None or (setting.value.upper() == "ALL" and (key != "denyqos" or needed)):
+            continue
+        if needed and not setting.value and key != "qos":
             continue
         if not source.uses_slurmdbd() and (key != "qos" or source.release.qos_needs_slurmdbd):
             message = f'QOS "{setting.value}" requires accounting_storage/slurmdbd'

@@ -86,6 +86,8 @@ def _power_saving(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if not source.release.reports_no_power_saving:
             severity = ERROR
+        elif not setting:
+            severity = INFO  # slurmctld reads no further
         if (
             setting
             and not setting.value.startswith("/")

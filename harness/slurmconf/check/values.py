@@ -161,12 +161,25 @@ _RESOURCES = {
     "cr_socket_memory",
     "cr_memory",
 }
+# Stands for any number in the words of an option.
+_NUMBER = "<number>"
 # TaskPluginParam: to what tasks are bound.
 _BIND_UNITS = {"none", "boards", "sockets", "cores", "threads"}
 # DEFAULT_MAX_JOB_ID (read_config.h) and MAX_JOB_ID (slurm.h).
 _DEFAULT_MAX_JOB_ID, _LARGEST_JOB_ID = 0x03FF0000, 0x03FFFFFF
 # Words of AccountingStorageEnforce that need slurmdbd.
-_ENFORCES = {"1", "associations", "2", "limits", "safe", "wckeys", "qos", "all"}
+_ENFORCES = (
+    "1",
+    "associations",
+    "2",
+    "limits",
+    "safe",
+    "wckeys",
+    "qos",
+    "all",
+    "nojobs",
+    "nosteps",
+)
 # Where only root may create directories, whatever the machine.
 _OF_ROOT = re.compile("/|/(dev(?!/shm)|proc|sys)(/.*)?")
 # storage_pass of _global_auth_key (slurm_protocol_api.c).
@@ -230,9 +243,10 @@ def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, st
             continue
         bare = word.lower().removeprefix("rlimit_") if rlimits else word.lower()
         stem = f"{bare.partition('=')[0]}="
-        if (not bare and not one_word) or bare in words.known or stem in words.known:
+        is_known = bare in words.known and bare != _NUMBER
+        if (not bare and not one_word) or is_known or stem in words.known:
             continue
-        if "<number>" in words.known and is_level_number(bare):
+        if _NUMBER in words.known and is_level_number(bare):
             continue
         since = next(
             (
@@ -655,11 +669,7 @@ def _accounting(source: Source) -> Iterator[Finding]:
         message = f"there is no plugin accounting_storage/{default.value} for slurmctld"
         yield source.find(default, FATAL, "plugin", message, "use slurmdbd", SLURMCTLD)
     enforce = source.settings.get("accountingstorageenforce")
-    if (
-        enforce
-        and not source.uses_slurmdbd()
-        and {word.lower() for word in enforce.words()} & _ENFORCES
-    ):
+    if enforce and not source.uses_slurmdbd() and _enforces(source.release, enforce):
         yield source.find(
             enforce, ERROR, "missing", "nothing is enforced without accounting_storage/slurmdbd"
         )
@@ -685,6 +695,13 @@ def _accounting(source: Source) -> Iterator[Finding]:
         yield source.find(parameters, FATAL, "missing", "needs MCSPlugin")
     if mcs and mcs.value == "mcs/group" and not parameters:
         yield source.find(mcs, FATAL, "missing", "mcs/group needs MCSParameters")
+
+
+def _enforces(release: Release, setting: Setting) -> bool:
+    """Return whether AccountingStorageEnforce has a known word; 20.11 finds it inside of others."""
+    if release.words["accountingstorageenforce"].unknown == "silent":
+        return any(word in setting.value.lower() for word in _ENFORCES)
+    return any(word.lower() in _ENFORCES for word in setting.words())
 
 
 def _exclusive_words(source: Source) -> Iterator[Finding]:
