@@ -405,7 +405,7 @@ def _specialized(source: Source, row: Row) -> Iterator[Finding]:
     if (
         not select.startswith("select/cons_")
         or not words & {"cr_socket", "cr_socket_memory"}
-        or (source.get("allowspecresourcesusage") or "no").lower() in {"yes", "up", "true", "1"}
+        or grammar.is_true(source.get("allowspecresourcesusage") or "no")
     ):
         return
     sockets, cores, threads = shape_of(row)
