@@ -361,6 +361,12 @@ def _mpi(plan: Plan) -> bool:
     return _users(plan) and bool(plan.scenario.checks.mpi)
 
 
+@feature("monitoring")
+def _monitoring(plan: Plan) -> bool:
+    """Prometheus."""
+    return plan.scenario.monitoring is not None
+
+
 @feature("oci")
 def _oci(plan: Plan) -> bool:
     """Users, and static nodes that run OCI containers (oci.conf)."""
