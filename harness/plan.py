@@ -16,7 +16,16 @@ HOMES = "/home"
 # How nodes are provisioned whose host is not always up.
 _MADE_OR_STARTED = {"power", "create"}
 # Daemons in the order in which they start; each is an inventory group, a role and a systemd unit.
-DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "sackd", "slurmd", "prometheus")
+DAEMONS = (
+    "munge",
+    "mariadb",
+    "slurmdbd",
+    "slurmctld",
+    "slurmrestd",
+    "sackd",
+    "slurmd",
+    "prometheus",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from harness import association_groups, releases, run_secrets, slurm_options
 from harness.capabilities import Capabilities
 from harness.parsing import hostlist
 from harness.plan import Host, Plan
-from harness.scenario import Cluster, NodeGroup, Scenario
+from harness.scenario import Cluster, Monitoring, NodeGroup, Scenario
 from harness.shipped_files import TEMPLATES
 
 
@@ -54,7 +54,7 @@ Tree = dict[str, tuple[RenderedFile, ...]]
 # The key with which all users log in; its private half stays in the run's directory.
 USER_KEY = "user_ssh_key_pub"
 TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
-PROMETHEUS_TOKEN = "/etc/prometheus/slurm.token"  # noqa: S105  its path
+_PROMETHEUS_TOKEN = "/etc/prometheus/slurm.token"  # noqa: S105  its path
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _POWER_KEY = "/etc/slurm/power_ssh_key"
 _SACKD = "/etc/systemd/system/sackd.service.d/options.conf"
@@ -152,8 +152,8 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
         yield from _accounting_files(scenario, host)
     if _takes_tokens(plan, host):
         yield _token_key(scenario, host, clusters)
-    if "prometheus" in host.daemons:
-        yield from _prometheus_files(plan, host)
+    if (monitoring := scenario.monitoring) and host.name == monitoring.host:
+        yield from _prometheus_files(plan, host, monitoring)
     yield from _tmpfiles(plan, host, clusters)
     if host == shared.accounting_client:
         yield from _accounting_objects(plan, host, clusters)
@@ -319,27 +319,27 @@ def _takes_tokens(plan: Plan, host: Host) -> bool:
     )
 
 
-def _prometheus_files(plan: Plan, host: Host) -> Iterator[RenderedFile]:
+def _prometheus_files(plan: Plan, host: Host, monitoring: Monitoring) -> Iterator[RenderedFile]:
     """Yield the configuration of Prometheus, the token with which it reads, and its address."""
     private = plan.clusters_with_private_metrics()
     config, unit = (
         "/etc/prometheus/prometheus.yml",
         "/etc/systemd/system/prometheus.service.d/options.conf",
     )
-    monitoring = plan.scenario.monitoring
     text = template(
         config,
         monitoring=monitoring,
         targets=plan.metric_targets(),
         paths=slurm_options.METRIC_PATHS,
         private=private,
-        token=PROMETHEUS_TOKEN,
+        token=_PROMETHEUS_TOKEN,
     )
     yield RenderedFile(config, text, unit="prometheus", action="restart")
     if private:
-        secret = run_secrets.secret(run_secrets.ROOT_TOKEN)
-        yield RenderedFile(PROMETHEUS_TOKEN, secret, "prometheus", "prometheus", "0400")
-    text = template(unit, listen=f"{host.name}:{monitoring.port}" if monitoring else "")
+        token = run_secrets.secret(run_secrets.ROOT_TOKEN)
+        yield RenderedFile(_PROMETHEUS_TOKEN, token, "prometheus", "prometheus", "0400")
+    container = plan.capabilities.engine and not plan.capabilities.own_kernel
+    text = template(unit, listen=f"{host.name}:{monitoring.port}", container=container)
     yield RenderedFile(unit, text, unit="prometheus", action="restart")
 
 

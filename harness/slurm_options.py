@@ -331,9 +331,7 @@ def _topology_plugin(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
 
 def _repeated(scenario: Scenario, cluster: Cluster) -> set[str]:
     """Return the options that slurm.conf of the cluster's release may repeat, in lower case."""
-    return {
-        name for name, option in _known(scenario, cluster).items() if option.type == "array"
-    }
+    return {name for name, option in _known(scenario, cluster).items() if option.type == "array"}
 
 
 def _known(scenario: Scenario, cluster: Cluster) -> Mapping[str, releases.Option]:
@@ -435,9 +433,7 @@ def _tokens(max_life: int | None = None) -> dict[str, Any]:
     }
 
 
-def _metric_tokens(
-    scenario: Scenario, cluster: Cluster, conf: Mapping[str, str]
-) -> dict[str, Any]:
+def _metric_tokens(scenario: Scenario, cluster: Cluster, conf: Mapping[str, str]) -> dict[str, Any]:
     """Return the options with which Prometheus may read metrics in spite of PrivateData.
 
     auth/jwt needs a key of its own, or slurmctld does not start, even if it takes no tokens for
@@ -450,9 +446,11 @@ def _metric_tokens(
     }
     with_tokens = merged(options, conf)
     readers = releases.metric_readers(release, lambda name: get(with_tokens, name))
-    return {} if readers != "token" else {
-        name: value for name, value in options.items() if get(conf, name) is None
-    }
+    return (
+        {}
+        if readers != "token"
+        else {name: value for name, value in options.items() if get(conf, name) is None}
+    )
 
 
 def slurmrestd_environment(scenario: Scenario, cluster: Cluster) -> dict[str, str]:

@@ -592,9 +592,7 @@ def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
 def _runs_slurm(scenario: Scenario, host: str) -> bool:
     """Return whether a host belongs to a cluster or to accounting."""
     accounting = scenario.accounting
-    return host in (
-        {accounting.host, accounting.backup} if accounting else set()
-    ) or any(
+    return host in ({accounting.host, accounting.backup} if accounting else set()) or any(
         host in {cluster.controller, *cluster.backup_controllers, *cluster.login_hosts()}
         or host in cluster.nodes_on()
         or (cluster.rest and host == cluster.rest.host)

@@ -367,6 +367,12 @@ def _monitoring(plan: Plan) -> bool:
     return plan.scenario.monitoring is not None
 
 
+@feature("figures")
+def _figures(plan: Plan) -> bool:
+    """Prometheus, and users of clusters on their own, whose nodes last."""
+    return _monitoring(plan) and _users(plan) and _lasting(plan) and not _federation(plan)
+
+
 @feature("oci")
 def _oci(plan: Plan) -> bool:
     """Users, and static nodes that run OCI containers (oci.conf)."""

@@ -442,9 +442,7 @@ def _unread_metrics(source: Source) -> Iterator[Finding]:
             "set SlurmctldHttpAuthParameters and AuthAltParameters to jwt_key=/path/to/key for "
             "requests with a token, or MetricsParameters=ignore_private_data"
         )
-    yield source.find(
-        source.settings["metricstype"], WARNING, "metrics", message, hint, SLURMCTLD
-    )
+    yield source.find(source.settings["metricstype"], WARNING, "metrics", message, hint, SLURMCTLD)
 
 
 def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
