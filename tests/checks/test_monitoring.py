@@ -18,7 +18,6 @@ from conftest import Jobs, everywhere, small
 from harness import releases, run_secrets, slurm_options
 from harness.cluster import node_state
 from harness.cluster.slurm import SlurmCluster
-from harness.errors import ClusterError
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.ssh import Ssh
@@ -95,12 +94,15 @@ class Prometheus:
 
     def ask(self, path: str) -> Any:
         """Return the data of an answer to a request."""
-        [(status, body)] = self.fetch((f"http://{self.host}:{self.port}/api/v1/{path}", None))
-        if status != 200:
-            raise ClusterError(
-                f"Prometheus on {self.host} does not answer at {self.host}:{self.port}: "
-                f"{status or ''} {body}"
-            )
+        place = f"{self.host}:{self.port}"
+        ((_, body),) = wait_until(
+            lambda: self.fetch((f"http://{place}/api/v1/{path}", None)),
+            lambda answers: answers[0][0] == 200,
+            what=f"Prometheus to answer at {place}",
+            timeout=SCRAPES_WITHIN,
+            give_up=lambda answers: answers[0][0] != 503,  # while it reads what it has stored
+            show=lambda answers: " ".join(map(str, answers[0])),
+        )
         return json.loads(body)["data"]
 
     def targets(self) -> list[dict[str, Any]]:
