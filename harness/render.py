@@ -337,9 +337,10 @@ def _prometheus_files(plan: Plan, host: Host, monitoring: Monitoring) -> Iterato
     yield RenderedFile(config, text, unit="prometheus", action="restart")
     if private:
         token = run_secrets.secret(run_secrets.ROOT_TOKEN)
-        yield RenderedFile(_PROMETHEUS_TOKEN, token, "prometheus", "prometheus", "0400")
+        owner = "prometheus"
+        yield RenderedFile(_PROMETHEUS_TOKEN, token, owner, owner, "0400", "prometheus", "restart")
     container = plan.capabilities.engine and not plan.capabilities.own_kernel
-    text = template(unit, listen=f"{host.name}:{monitoring.port}", container=container)
+    text = template(unit, host=host.name, port=monitoring.port, container=container)
     yield RenderedFile(unit, text, unit="prometheus", action="restart")
 
 

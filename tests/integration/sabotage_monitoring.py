@@ -8,8 +8,6 @@ from sabotage_hosts import on_host
 
 FILE = "/etc/prometheus/prometheus.yml"
 TOKEN = "/etc/prometheus/slurm.token"
-READY = " until promtool check ready --url=http://db:9090 > /dev/null 2>&1; do sleep 0.1; done"
-RESTART = f"systemctl restart prometheus;{READY}"
 SCRAPES, OPEN = "scrapes_every_target", "open_to_whom_private_data_says"
 FIGURES = "figures_agree"
 
@@ -19,8 +17,8 @@ def configured(check: str, edit: str, message: str) -> Sabotage:
     return on_host(
         check,
         "db",
-        f"sed -i.right '{edit}' {FILE}; {RESTART}",
-        f"mv {FILE}.right {FILE}; {RESTART}",
+        f"sed -i.right '{edit}' {FILE}; systemctl restart prometheus",
+        f"mv {FILE}.right {FILE}; systemctl restart prometheus",
         message,
     )
 
@@ -38,7 +36,7 @@ MONITORING = [
         SCRAPES,
         "db",
         "systemctl stop prometheus",
-        f"systemctl start prometheus;{READY}",
+        "systemctl start prometheus",
         "Prometheus to answer at db:9090 cannot succeed any more after 0.",
     ),
     configured(
@@ -67,19 +65,16 @@ MONITORING = [
     on_host(
         SCRAPES,
         "db",
-        f"cp -p {TOKEN} /root/right.token; echo no > {TOKEN}",
-        f"cat /root/right.token > {TOKEN}",
-        "http://ctl-b:6817/metrics/jobs is down: server returned HTTP status 401 Unauthorized",
+        f"cp -p {TOKEN} /root/right.token; echo no > {TOKEN}; systemctl restart prometheus",
+        f"cat /root/right.token > {TOKEN}; systemctl restart prometheus",
+        "http://ctl-b:6817/metrics/jobs is down: server returned HTTP status 401 UNAUTHORIZED",
     ),
     on_host(
         "listens_at_its_hosts_own_address",
         "db",
-        *(
-            f"{script};{READY}"
-            for script in drop_in(
-                "prometheus",
-                "ExecStart=\nExecStart=/usr/bin/prometheus --web.listen-address=0.0.0.0:9090",
-            )
+        *drop_in(
+            "prometheus",
+            "ExecStart=\nExecStart=/usr/bin/prometheus --web.listen-address=0.0.0.0:9090",
         ),
         "Prometheus on db listens at *:9090",
     ),
