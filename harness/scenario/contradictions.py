@@ -84,6 +84,7 @@ SYSTEM_USERS = frozenset(
         "munge",
         "slurm",
         "slurmrestd",
+        "prometheus",
     }
 )
 # What `harness render` writes next to the hosts' directories.

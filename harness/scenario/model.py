@@ -42,7 +42,7 @@ _PRIVATE_DIRECTORIES = frozenset(
 # Where a cluster's scripts cannot be: system directories, and files that the harness generates.
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
-    r"|/etc/(munge|my\.cnf\.d|mysql|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
+    r"|/etc/(munge|my\.cnf\.d|mysql|prometheus|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
     r"|/etc/nologin$"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )

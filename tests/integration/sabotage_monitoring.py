@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, Sabotage, at_once, drop_in
+from sabotage import CONF, Sabotage, at_once, drop_in, wrapper
 from sabotage_configuration import RECONFIGURE, held_back
 from sabotage_hosts import on_host
 
@@ -112,6 +112,12 @@ MONITORING = [
         ("ctl-a", without("MetricsType")),
         ("ctl-a", RECONFIGURE),
         "MetricsType=(null)",
+    ),
+    on_host(
+        FIGURES,
+        "ctl-a",
+        *wrapper("sinfo", '/usr/bin/sinfo "$@" | sed s,/8$,/9,'),
+        "slurm_partition_cpus{main} is 8.0, should be 9",
     ),
     configured(
         FIGURES,

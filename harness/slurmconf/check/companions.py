@@ -430,7 +430,7 @@ def _unread_metrics(source: Source) -> Iterator[Finding]:
 
     That is what _check_metrics_authorized() of http.c does.
     """
-    if metric_readers(source.release, source.get) != "nobody":
+    if metric_readers(source.release, lambda name: source.get(name.lower())) != "nobody":
         return
     cause = "MetricsAuthUsers" if source.get("metricsauthusers") else "PrivateData"
     known = source.release.options["slurm.conf"]
@@ -438,11 +438,10 @@ def _unread_metrics(source: Source) -> Iterator[Finding]:
     hint = "remove PrivateData"
     if "slurmctldhttpauthparameters" in known:
         message += " without SlurmctldHttpAuthParameters"
-        hint = (
-            "set SlurmctldHttpAuthParameters and AuthAltParameters to jwt_key=/path/to/key for "
-            "requests with a token, or MetricsParameters=ignore_private_data"
-        )
-    yield source.find(source.settings["metricstype"], WARNING, "metrics", message, hint, SLURMCTLD)
+        hint = "set SlurmctldHttpAuthParameters and AuthAltParameters to jwt_key=/path/to/key"
+        if cause == "PrivateData":
+            hint += ", or MetricsParameters=ignore_private_data"
+    yield source.find(source.settings["metricstype"], INFO, "metrics", message, hint, SLURMCTLD)
 
 
 def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:
