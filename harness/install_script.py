@@ -14,6 +14,7 @@ _STAGES = {
     "slurmrestd": "The REST API",
     "sackd": "The login hosts",
     "slurmd": "The nodes",
+    "prometheus": "Prometheus",
 }
 
 

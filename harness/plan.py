@@ -16,7 +16,16 @@ HOMES = "/home"
 # How nodes are provisioned whose host is not always up.
 _MADE_OR_STARTED = {"power", "create"}
 # Daemons in the order in which they start; each is an inventory group, a role and a systemd unit.
-DAEMONS = ("munge", "mariadb", "slurmdbd", "slurmctld", "slurmrestd", "sackd", "slurmd")
+DAEMONS = (
+    "munge",
+    "mariadb",
+    "slurmdbd",
+    "slurmctld",
+    "slurmrestd",
+    "sackd",
+    "slurmd",
+    "prometheus",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +172,29 @@ class Plan:
         """Return the sites that have hosts."""
         return tuple(dict.fromkeys(host.site for host in self.hosts))
 
+    def metric_readers(self, cluster: str) -> releases.Readers | None:
+        """Return who may read the metrics of a cluster's slurmctld; None if it serves none."""
+        conf = self.slurm_conf(cluster)
+        release = releases.get(self.releases()[cluster])
+        return releases.metric_readers(release, lambda name: slurm_options.get(conf, name))
+
+    def metric_targets(self) -> dict[str, str]:
+        """Return HOST:PORT of the slurmctld of each cluster that serves metrics to anyone at all.
+
+        It is that of the first controller: while that one is in control, backups redirect to it.
+        """
+        return {
+            name: slurm_options.conf_servers(cluster, self.slurm_conf(name))[0]
+            for name, cluster in self.scenario.clusters.items()
+            if self.metric_readers(name) in {"anyone", "token"}
+        }
+
+    def clusters_with_private_metrics(self) -> list[str]:
+        """Return the clusters whose metrics Prometheus reads with a token."""
+        if not self.scenario.monitoring:
+            return []
+        return [name for name in self.scenario.clusters if self.metric_readers(name) == "token"]
+
     def clusters_with_limits(self) -> list[str]:
         """Return the clusters with static nodes that enforce the limits of accounting."""
         names = []
@@ -269,6 +301,7 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
         if accounting.backup:
             daemons = (*authentication(scenario), "slurmdbd")
             hosts.insert(1, replace(host, name=accounting.backup, daemons=daemons))
+    hosts = _monitored(scenario, hosts)
     disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
     shared = tuple(
         Volume(f"shared-{number}", directory, public=directory != HOMES)
@@ -283,6 +316,35 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
             for host in hosts
         ),
     )
+
+
+def _monitored(scenario: Scenario, hosts: list[Host]) -> list[Host]:
+    """Return hosts of which one runs Prometheus: one of `hosts`, or one more like the first."""
+    if (monitoring := scenario.monitoring) is None:
+        return hosts
+    if monitoring.host not in {host.name for host in hosts}:
+        first = hosts[0]
+        own = Host(
+            name=monitoring.host,
+            site=monitoring.site or next(iter(scenario.sites)),
+            release=first.release,
+            daemons=authentication(scenario),
+            ports=("22",),
+            image=first.image,
+            origin=first.origin,
+        )
+        hosts = [*hosts, own]
+    return [
+        replace(
+            host,
+            daemons=(*host.daemons, "prometheus"),
+            ports=(*host.ports, str(monitoring.port)),
+            packages=tuple(dict.fromkeys((*host.packages, "prometheus"))),
+        )
+        if host.name == monitoring.host
+        else host
+        for host in hosts
+    ]
 
 
 def _both(accounting: Host, host: Host) -> Host:

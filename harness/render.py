@@ -21,7 +21,7 @@ from harness import association_groups, releases, run_secrets, slurm_options
 from harness.capabilities import Capabilities
 from harness.parsing import hostlist
 from harness.plan import Host, Plan
-from harness.scenario import Cluster, NodeGroup, Scenario
+from harness.scenario import Cluster, Monitoring, NodeGroup, Scenario
 from harness.shipped_files import TEMPLATES
 
 
@@ -54,6 +54,7 @@ Tree = dict[str, tuple[RenderedFile, ...]]
 # The key with which all users log in; its private half stays in the run's directory.
 USER_KEY = "user_ssh_key_pub"
 TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
+_PROMETHEUS_TOKEN = "/etc/prometheus/slurm.token"  # noqa: S105  its path
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _POWER_KEY = "/etc/slurm/power_ssh_key"
 _SACKD = "/etc/systemd/system/sackd.service.d/options.conf"
@@ -149,8 +150,10 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
         yield from _files_of_member(plan, host, host.cluster, clusters[host.cluster])
     if "slurmdbd" in host.daemons:
         yield from _accounting_files(scenario, host)
-    if _takes_tokens(scenario, host):
+    if _takes_tokens(plan, host):
         yield _token_key(scenario, host, clusters)
+    if (monitoring := scenario.monitoring) and host.name == monitoring.host:
+        yield from _prometheus_files(plan, host, monitoring)
     yield from _tmpfiles(plan, host, clusters)
     if host == shared.accounting_client:
         yield from _accounting_objects(plan, host, clusters)
@@ -251,7 +254,7 @@ def _token_key(
     conf = clusters[host.cluster].conf if host.cluster else slurm_options.slurmdbd_conf(scenario)
     owner = slurm_options.get(conf, "SlurmUser") or "root"
     unit = "slurmctld" if "slurmctld" in host.daemons else "slurmdbd"
-    key = run_secrets.secret("jwt_key")
+    key = run_secrets.secret(run_secrets.JWT_KEY)
     return RenderedFile(slurm_options.JWT_KEY, key, owner, owner, "0400", unit, "restart")
 
 
@@ -306,12 +309,39 @@ def _accounting_objects(
         yield RenderedFile(_SACCTMGR_CONF, first.texts[_SLURM_CONF])
 
 
-def _takes_tokens(scenario: Scenario, host: Host) -> bool:
+def _takes_tokens(plan: Plan, host: Host) -> bool:
     """Return whether a host runs a daemon that needs the key with which tokens are signed."""
-    with_rest = {name for name, cluster in scenario.clusters.items() if cluster.rest}
-    return bool(with_rest) and (
-        "slurmdbd" in host.daemons or ("slurmctld" in host.daemons and host.cluster in with_rest)
+    with_rest = {name for name, cluster in plan.scenario.clusters.items() if cluster.rest}
+    if with_rest and "slurmdbd" in host.daemons:
+        return True
+    return "slurmctld" in host.daemons and (
+        host.cluster in with_rest or host.cluster in plan.clusters_with_private_metrics()
     )
+
+
+def _prometheus_files(plan: Plan, host: Host, monitoring: Monitoring) -> Iterator[RenderedFile]:
+    """Yield the configuration of Prometheus, the token with which it reads, and its address."""
+    private = plan.clusters_with_private_metrics()
+    config, unit = (
+        "/etc/prometheus/prometheus.yml",
+        "/etc/systemd/system/prometheus.service.d/options.conf",
+    )
+    text = template(
+        config,
+        monitoring=monitoring,
+        targets=plan.metric_targets(),
+        paths=slurm_options.METRIC_PATHS,
+        private=private,
+        token=_PROMETHEUS_TOKEN,
+    )
+    yield RenderedFile(config, text, unit="prometheus", action="restart")
+    if private:
+        token = run_secrets.secret(run_secrets.ROOT_TOKEN)
+        owner = "prometheus"
+        yield RenderedFile(_PROMETHEUS_TOKEN, token, owner, owner, "0400", "prometheus", "restart")
+    container = plan.capabilities.engine and not plan.capabilities.own_kernel
+    text = template(unit, host=host.name, port=monitoring.port, container=container)
+    yield RenderedFile(unit, text, unit="prometheus", action="restart")
 
 
 def _rest_files(

@@ -5,15 +5,23 @@ A placeholder is replaced when its file is copied to a host.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
 import re
 import secrets as random_secrets
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Set
 from pathlib import Path
 
 _SECRET = re.compile(r"%secret:(\w+)%")
 _SSH_KEY = re.compile(r"(\w+_ssh_key)(_pub)?")
+# The key that signs tokens, and root's token.
+JWT_KEY, ROOT_TOKEN = "jwt_key", "root_token"
+_TOKEN_LIFE = 365 * 24 * 3600  # seconds
 # A password in a file of Slurm or MariaDB: what precedes it on its line, and the password.
 PASSWORD = re.compile(r"(?im)^(\s*\w*pass\s*=\s*)(?!%secret:)(\S+)")
 
@@ -45,19 +53,40 @@ def hide(text: str, secrets: Mapping[str, str]) -> str:
     return text
 
 
-def new_secrets(names: Set[str]) -> dict[str, str]:
-    """Return random values for secrets.
+def new_secrets(names: Set[str], existing: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return random values for secrets, without those that are `existing`.
 
     NAME_ssh_key is a private key, and NAME_ssh_key_pub its public half; each comes with the other.
+    The key signs root's token, and comes with it.
     """
+    names = (names | ({JWT_KEY} if ROOT_TOKEN in names else set())) - (existing or {}).keys()
     private_keys = {match[1] for match in map(_SSH_KEY.fullmatch, names) if match}
     ssh_keys = {
         name: value for private in private_keys for name, value in _ssh_key(private).items()
     }
     # munge needs at least 32 bytes; text is good for passwords, too.
-    return ssh_keys | {
+    values = ssh_keys | {
         name: random_secrets.token_hex(32) for name in sorted(names - ssh_keys.keys())
     }
+    if ROOT_TOKEN in values:
+        values[ROOT_TOKEN] = token("root", {**(existing or {}), **values}[JWT_KEY], _TOKEN_LIFE)
+    return values
+
+
+def token(user: str, key: str, life: int) -> str:
+    """Return a token with which Slurm takes requests as a user's, for `life` seconds from now.
+
+    slurm.schedmd.com/jwt.html describes it.
+    """
+    now = int(time.time())
+    parts = ({"alg": "HS256", "typ": "JWT"}, {"sun": user, "iat": now, "exp": now + life})
+    signed = b".".join(_base64(json.dumps(part).encode()) for part in parts)
+    signature = hmac.new(key.encode(), signed, hashlib.sha256).digest()
+    return b".".join((signed, _base64(signature))).decode()
+
+
+def _base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
 def _ssh_key(name: str) -> dict[str, str]:

@@ -260,9 +260,8 @@ class RunDir:
             if not key.exists():
                 run_secrets.make_ssh_key(key, self.id)
         existing = self.secrets()
-        for name, value in run_secrets.new_secrets(_secret_names(tree)).items():
-            if name not in existing:
-                _write(self.path / "secrets" / name, value, 0o600)
+        for name, value in run_secrets.new_secrets(_secret_names(tree), existing).items():
+            _write(self.path / "secrets" / name, value, 0o600)
 
     def secrets(self) -> dict[str, str]:
         """Return the values of this run's secrets by their names."""

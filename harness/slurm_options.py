@@ -69,6 +69,11 @@ LOG_INFO = LOG_LEVELS.index("info")
 AUTH_KEY = "/etc/slurm/slurm.key"
 # The key that signs tokens: slurmctld and slurmdbd must have the same one.
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
+# The option with which slurmctld serves metrics, and the paths at which it does: http.c.
+METRICS = "MetricsType"
+METRIC_PATHS = tuple(
+    f"/metrics/{what}" for what in ("jobs", "nodes", "partitions", "scheduler", "jobs-users-accts")
+)
 _DEVICES = "/dev/slurm-gpu"
 # crun keeps the state of each user's containers here.
 CONTAINERS = "/run/crun"
@@ -114,12 +119,15 @@ def get(options: Mapping[str, Value], name: str) -> Value | None:
 def slurm_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[str, str]:
     """Return the global options of a cluster's slurm.conf; slurm.conf(5) explains each."""
     cluster = scenario.clusters[name]
-    layers = (
+    defaults = (
         _slurm_conf_defaults(scenario, name, capabilities),
         _topology_plugin(scenario, cluster),
-        cluster.options,
     )
-    conf = merged(*layers, repeated=_repeated(scenario, cluster))
+    repeated = _repeated(scenario, cluster)
+    conf = merged(*defaults, cluster.options, repeated=repeated)
+    if cluster.defaults and scenario.monitoring:
+        tokens = _metric_tokens(scenario, cluster, conf)
+        conf = merged(*defaults, tokens, cluster.options, repeated=repeated)
     parameters = get(conf, "SlurmctldParameters")
     if (
         serves_configuration(scenario, cluster)
@@ -235,6 +243,8 @@ def _slurm_conf_defaults(
         defaults |= _power_saving(cluster, capabilities, releases.get(scenario.release_of(cluster)))
     if cluster.rest:
         defaults |= _tokens(cluster.rest.max_token_life)
+    if scenario.monitoring and METRICS.lower() in _known(scenario, cluster):
+        defaults[METRICS] = "metrics/openmetrics"
     if scenario.accounting:
         defaults |= _accounting_storage(scenario.accounting)
         defaults["JobAcctGatherType"] = (
@@ -321,8 +331,12 @@ def _topology_plugin(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
 
 def _repeated(scenario: Scenario, cluster: Cluster) -> set[str]:
     """Return the options that slurm.conf of the cluster's release may repeat, in lower case."""
-    known = releases.get(scenario.release_of(cluster)).options["slurm.conf"]
-    return {name for name, option in known.items() if option.type == "array"}
+    return {name for name, option in _known(scenario, cluster).items() if option.type == "array"}
+
+
+def _known(scenario: Scenario, cluster: Cluster) -> Mapping[str, releases.Option]:
+    """Return the options that slurm.conf of the cluster's release may have, in lower case."""
+    return releases.get(scenario.release_of(cluster)).options["slurm.conf"]
 
 
 def node_ports(count: int, skip: int = 0) -> str:
@@ -417,6 +431,26 @@ def _tokens(max_life: int | None = None) -> dict[str, Any]:
         "AuthAltTypes": "auth/jwt",
         "AuthAltParameters": [f"{name}={value}" for name, value in parameters.items() if value],
     }
+
+
+def _metric_tokens(scenario: Scenario, cluster: Cluster, conf: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options with which Prometheus may read metrics in spite of PrivateData.
+
+    auth/jwt needs a key of its own, or slurmctld does not start, even if it takes no tokens for
+    other requests: init() in auth_jwt.c.
+    """
+    release = releases.get(scenario.release_of(cluster))
+    options = {
+        "AuthAltParameters": f"jwt_key={JWT_KEY}",
+        "SlurmctldHttpAuthParameters": f"jwt_key={JWT_KEY}",
+    }
+    with_tokens = merged(options, conf)
+    readers = releases.metric_readers(release, lambda name: get(with_tokens, name))
+    return (
+        {}
+        if readers != "token"
+        else {name: value for name, value in options.items() if get(conf, name) is None}
+    )
 
 
 def slurmrestd_environment(scenario: Scenario, cluster: Cluster) -> dict[str, str]:

@@ -39,6 +39,7 @@ In addition, needed_actions.toml says what a running cluster needs to apply a ch
 printed_configuration.toml how daemons print options.
 """
 
+from harness.releases.metrics import Readers, metric_readers
 from harness.releases.release import (
     DEFAULT,
     DEFAULT_PORTS,
@@ -76,6 +77,7 @@ __all__ = [
     "FaultWithOlder",
     "Needs",
     "Option",
+    "Readers",
     "Refusal",
     "Release",
     "Words",
@@ -85,6 +87,7 @@ __all__ = [
     "first",
     "get",
     "is_known",
+    "metric_readers",
     "packaged",
     "printed",
     "series",

@@ -84,6 +84,7 @@ SYSTEM_USERS = frozenset(
         "munge",
         "slurm",
         "slurmrestd",
+        "prometheus",
     }
 )
 # What `harness render` writes next to the hosts' directories.
@@ -261,6 +262,13 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             owner_of_node = of_shared if cluster.hosts and group.provision == "static" else owner
             yield from _claim(owner_of_node, at, "node", group.name, f"clusters.{name}")
         yield from _wrong_partitions(cluster, name)
+    if monitoring := scenario.monitoring:
+        owner.setdefault(monitoring.host, "monitoring.host")
+        if any(
+            cluster.provision_of().get(monitoring.host, "static") != "static"
+            for cluster in scenario.clusters.values()
+        ):
+            yield ("monitoring", "host"), f"{monitoring.host} is not always up"
     for key, hosts in (("disks", scenario.disks), ("machines", scenario.machines)):
         for host in {*hosts} - {*owner}:
             yield (key, host), f'no host "{host}"{did_you_mean(host, list(owner))}'
@@ -582,6 +590,17 @@ def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
     )
 
 
+def _runs_slurm(scenario: Scenario, host: str) -> bool:
+    """Return whether a host belongs to a cluster or to accounting."""
+    accounting = scenario.accounting
+    return host in ({accounting.host, accounting.backup} if accounting else set()) or any(
+        host in {cluster.controller, *cluster.backup_controllers, *cluster.login_hosts()}
+        or host in cluster.nodes_on()
+        or (cluster.rest and host == cluster.rest.host)
+        for cluster in scenario.clusters.values()
+    )
+
+
 def _names(part: Any, key: str) -> list[str]:
     """Return the names that a part of the file defines under a key; none if it is not a mapping."""
     named = part.get(key) if isinstance(part, dict) else None
@@ -595,6 +614,8 @@ def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
     ]
     if scenario.accounting:
         members.append((("accounting",), scenario.accounting.site))
+    if scenario.monitoring and not _runs_slurm(scenario, scenario.monitoring.host):
+        members.append((("monitoring",), scenario.monitoring.site))
     for at, site in members:
         if site is None and len(sites) > 1:
             yield (*at, "site"), f"is required because there are several sites: {', '.join(sites)}"

@@ -42,7 +42,7 @@ _PRIVATE_DIRECTORIES = frozenset(
 # Where a cluster's scripts cannot be: system directories, and files that the harness generates.
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
-    r"|/etc/(munge|my\.cnf\.d|mysql|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
+    r"|/etc/(munge|my\.cnf\.d|mysql|prometheus|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
     r"|/etc/nologin$"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )
@@ -227,6 +227,7 @@ Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
 Destination = Annotated[
     str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.-]+(:[0-9]{1,5})?$")
 ]
+Endpoint = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]+:[0-9]{1,5}$")]
 Word = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FileName = Annotated[Word, AfterValidator(_further_file)]
 # slurm.conf(5), Gres: a name, optionally followed by a type, no_consume and a count.
@@ -835,6 +836,29 @@ class Accounting(Part):
             raise ValueError(str(error.args[1][0])) from error
 
 
+class Monitoring(Model):
+    """Prometheus, which scrapes the metrics of every slurmctld: see docs/monitoring.md."""
+
+    host: HostName = Field(
+        "monitoring",
+        description="the host that runs Prometheus; a host of a cluster or of accounting can do so",
+    )
+    site: Word | None = Field(
+        None, description="the site of a host of its own; required if there are several sites"
+    )
+    port: int = Field(
+        9090, ge=1024, lt=2**16, description="the port on which it listens, at its host's address"
+    )
+    scrape_interval: int = Field(15, ge=1, description="seconds between two scrapes of a target")
+    targets: Mapping[Word, tuple[Endpoint, ...]] = Field(
+        {},
+        description=(
+            "targets in addition to the controllers, such as exporters of your own: HOST:PORT of "
+            "each, by the name of their job; they serve /metrics"
+        ),
+    )
+
+
 def _ordinary(uid: int) -> int:
     # Daemons of Debian and users of systemd have these.
     if 60000 < uid < 65536:
@@ -957,6 +981,10 @@ class Scenario(Installed):
     )
     accounting: Accounting | None = Field(
         None, description="a host with slurmdbd; default: jobs are not recorded"
+    )
+    monitoring: Monitoring | None = Field(
+        None,
+        description="Prometheus, which scrapes the metrics of every slurmctld; default: none",
     )
     users: Mapping[UserName, User] = Field(
         {}, description="ordinary users, who submit jobs; without any, checks submit none"

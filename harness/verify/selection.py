@@ -361,6 +361,18 @@ def _mpi(plan: Plan) -> bool:
     return _users(plan) and bool(plan.scenario.checks.mpi)
 
 
+@feature("monitoring")
+def _monitoring(plan: Plan) -> bool:
+    """Prometheus."""
+    return plan.scenario.monitoring is not None
+
+
+@feature("figures")
+def _figures(plan: Plan) -> bool:
+    """Prometheus, and users of clusters on their own, whose nodes last."""
+    return _monitoring(plan) and _users(plan) and _lasting(plan) and not _federation(plan)
+
+
 @feature("oci")
 def _oci(plan: Plan) -> bool:
     """Users, and static nodes that run OCI containers (oci.conf)."""

@@ -294,6 +294,22 @@ def test_check_says_error_and_warning_where_the_daemons_do_without_what_is_fatal
     assert found == []
 
 
+@pytest.mark.parametrize("release", reference.tested())
+def test_check_says_where_nobody_can_read_metrics(release: str, tmp_path: Path) -> None:
+    if "metricstype" not in releases.get(release).options["slurm.conf"]:
+        pytest.skip(f"metrics come with {releases.since('slurm.conf', 'MetricsType')}")
+    given = [
+        reference.Case(name, files, shows=True) for name, files in reference_cases.METRICS.items()
+    ]
+    wrong = []
+    for number, (case, verdict) in enumerate(reference.verdicts(release, given)):
+        found = reference.findings(case, release, tmp_path / str(number))
+        unread = any(one.code == "metrics" for one in found)
+        if len(verdict.metrics) != 2 or unread != (200 not in verdict.metrics):
+            wrong.append(f"{case.name}: unread: {unread}, statuses: {verdict.metrics}")
+    assert not wrong, "\n".join(wrong)
+
+
 def imported(case: reference.Case, release: str, directory: Path) -> reference.Case:
     """Return the case after importing it as a scenario and rendering that."""
     reference.write(case, directory)

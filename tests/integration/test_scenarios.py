@@ -21,6 +21,7 @@ SECOND = [
     ("job-modes", "22.05"),
     ("kubernetes-hybrid", "24.11"),
     ("login", "22.05"),
+    ("monitoring", "24.11"),
     ("mpi", "22.05"),
     ("oci", "26.05"),
     ("rest", "26.05"),

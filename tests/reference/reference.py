@@ -113,7 +113,8 @@ class Verdict:
     on a busy machine. `fatal` is the first fatal message, or else the last problem; `problems` are
     all fatal, error and warning lines; `plugins_not_packaged` are plugins they name that Debian
     does not package. `config`, `node` and `partition` are the output of `scontrol show`, one node
-    or partition per line, if the case shows it.
+    or partition per line, if the case shows it; `metrics` are the HTTP statuses of a request for
+    metrics without a token, and of one with root's token.
     """
 
     started: bool | None
@@ -126,6 +127,7 @@ class Verdict:
     config: str = ""
     node: str = ""
     partition: str = ""
+    metrics: tuple[int, ...] = ()
     log_tail: str = ""
     rig: str = ""
 
@@ -233,10 +235,12 @@ def _lines_of(
 def _verdict(release: str, line: bytes) -> Verdict:
     verdict = json.loads(line)
     problems = tuple(verdict.pop("problems", ()))
+    metrics = tuple(verdict.pop("metrics", ()))
     said = {word.strip("':,") for problem in problems for word in problem.split()}
     return Verdict(
         **verdict,
         problems=problems,
+        metrics=metrics,
         plugins_not_packaged=tuple(sorted(_NOT_PACKAGED.get(release, _NOWHERE) & said)),
     )
 

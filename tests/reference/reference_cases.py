@@ -1479,3 +1479,24 @@ SLURMDBD_CASES = {
     )
 }
 SLURMDBD_CASES["slurmdbd without StorageType"] = {"slurmdbd.conf": "DbdHost=db\nSlurmUser=slurm\n"}
+
+# Who may read metrics: options of slurm.conf beside MetricsType.
+_TOKENS = "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/etc/jwt.key"
+_HTTP_TOKENS = f"{_TOKENS}\nSlurmctldHttpAuthParameters=jwt_key=/etc/jwt.key"
+METRICS = options(
+    *(
+        f"MetricsType=metrics/openmetrics\n{more}"
+        for more in (
+            "PrivateData=odd",
+            "PrivateData=jobs",
+            "PrivateData=usage,odd",
+            f"PrivateData=jobs\n{_TOKENS}",
+            f"PrivateData=jobs\n{_HTTP_TOKENS}",
+            "PrivateData=all\nMetricsParameters=ignore_private_data",
+            "PrivateData=all\nMetricsParameters=ignore_private_data=1",
+            "MetricsAuthUsers=root",
+            f"MetricsAuthUsers=slurm\n{_HTTP_TOKENS}",
+            "MetricsAuthUsers=root\nMetricsParameters=ignore_private_data",
+        )
+    ),
+)

@@ -10,7 +10,9 @@ from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
+import jwt
 import pytest
+from ruamel.yaml import YAML
 
 import golden
 from harness import (
@@ -670,3 +672,67 @@ groups: {staff: {gid: 7001, users: [alice]}}
     script = text_of(plan, "ctl", "/usr/local/sbin/slurm-reservations")
     assert "ReservationName=course StartTime=now Duration=60 Nodes=c1 Users=alice" in script
     assert [host.name for host in plan.with_reservations()] == ["ctl"]
+
+
+MONITORED = """
+clusters:
+  open: {controller: a, nodes: [{name: n1, cpus: 2}], options: {SlurmctldPort: 7000}}
+  private: {controller: b, nodes: [{name: n2, cpus: 2}], options: {PrivateData: jobs}}
+monitoring: {host: mon, targets: {own: ["n1:9100"]}}
+"""
+
+
+def monitored(directory: Path, release: str, more: str = "") -> Plan:
+    """Return the plan of two clusters with Prometheus."""
+    path = directory / "s.yml"
+    path.write_text(f'release: "{release}"\n{MONITORED}{more}')
+    return make_plan("s", scenario.load(path), capabilities.CONTAINERS)
+
+
+def test_prometheus_scrapes_metrics_with_a_token_where_private_data_hides_them(
+    tmp_path: Path,
+) -> None:
+    plan = monitored(tmp_path, "26.05")
+    host = plan.host("mon")
+    assert host.daemons == ("munge", "prometheus")
+    assert (host.packages, "9090" in host.ports) == (("prometheus",), True)
+    jobs = YAML(typ="safe").load(text_of(plan, "mon", "/etc/prometheus/prometheus.yml"))
+    of = {job["job_name"]: job for job in jobs["scrape_configs"]}
+    assert {
+        target["labels"]["__metrics_path__"] for target in of["slurm:open"]["static_configs"]
+    } == {*slurm_options.METRIC_PATHS}
+    assert of["slurm:open"]["static_configs"][0]["targets"] == ["a:7000"]
+    assert of["own"]["static_configs"] == [{"targets": ["n1:9100"]}]
+    assert [name for name, job in of.items() if "authorization" in job] == ["slurm:private"]
+    files = {file.path: file for file in render.render(plan)["mon"]}
+    token = files["/etc/prometheus/slurm.token"]
+    assert (token.text, token.owner, token.mode) == ("%secret:root_token%", "prometheus", "0400")
+    with_key = [
+        name
+        for name, of_host in render.render(plan).items()
+        if slurm_options.JWT_KEY in {file.path for file in of_host}
+    ]
+    assert with_key == ["b"]
+    assert "SlurmctldHttpAuthParameters=jwt_key=" in text_of(plan, "b", "/etc/slurm/slurm.conf")
+    assert "jwt" not in text_of(plan, "a", "/etc/slurm/slurm.conf")
+
+
+def test_prometheus_scrapes_only_other_targets_if_nobody_can_read_metrics(tmp_path: Path) -> None:
+    older = monitored(tmp_path, "24.11")
+    assert "MetricsType" not in text_of(older, "a", "/etc/slurm/slurm.conf")
+    assert "slurm:" not in text_of(older, "mon", "/etc/prometheus/prometheus.yml")
+    assert [*monitored(tmp_path, "25.11").metric_targets()] == ["open"]
+
+
+def test_prometheus_runs_beside_other_daemons(tmp_path: Path) -> None:
+    plan = monitored(tmp_path, "26.05", "accounting: {host: mon}")
+    assert plan.host("mon").daemons == ("munge", "mariadb", "slurmdbd", "prometheus")
+    assert [host.name for host in plan.hosts].count("mon") == 1
+
+
+def test_token_of_root_is_signed_with_the_key_of_the_run() -> None:
+    secrets = run_secrets.new_secrets({run_secrets.ROOT_TOKEN})
+    assert jwt.decode(secrets["root_token"], secrets["jwt_key"], ["HS256"])["sun"] == "root"
+    later = run_secrets.new_secrets({run_secrets.ROOT_TOKEN}, {"jwt_key": secrets["jwt_key"]})
+    assert "jwt_key" not in later
+    assert jwt.decode(later["root_token"], secrets["jwt_key"], ["HS256"])

@@ -34,6 +34,7 @@ _NEEDS = {
     "slurmrestd": {"slurmrestd": ["slurmrestd"]},
     "sackd": {"sackd": ["sackd"], "commands": ["scontrol"]},
     "slurmd": {"slurmd": ["slurmd"], "commands": ["scontrol"]},
+    "prometheus": {"prometheus": ["prometheus"]},
 }
 
 

@@ -79,6 +79,11 @@ class VagrantProvider:
                 )
             if cluster.apptainer:
                 yield (*at, "apptainer"), "virtual machines have no Apptainer"
+        if scenario.monitoring:
+            yield (
+                ("monitoring",),
+                "virtual machines cannot have additional packages: --provider docker",
+            )
         if scenario.accounting and scenario.accounting.image:
             yield (
                 ("accounting", "image"),

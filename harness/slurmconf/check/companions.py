@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from harness.parsing import c_numbers
-from harness.releases import Release
+from harness.releases import Release, metric_readers
 from harness.slurmconf.check import grammar, paths, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
@@ -61,6 +61,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         yield from _certificates(slurm_conf)
         yield from _munge_sockets(slurm_conf)
         yield from _jwt_file(slurm_conf)
+        yield from _unread_metrics(slurm_conf)
     if cgroup := configuration.get("cgroup.conf"):
         yield from _cgroups(cgroup, slurm_conf)
     if acct_gather := configuration.get("acct_gather.conf"):
@@ -429,6 +430,25 @@ def _jwt_file(source: Source) -> Iterator[Finding]:
         message = f'"{key[0]}" does not name a file that exists'
         daemons = SLURMCTLD if source.kind == "slurm.conf" else ()
         yield source.find(setting, FATAL, "path", message, daemons=daemons)
+
+
+def _unread_metrics(source: Source) -> Iterator[Finding]:
+    """Yield MetricsType if slurmctld refuses every request for metrics, and logs nothing.
+
+    That is what _check_metrics_authorized() of http.c does.
+    """
+    if metric_readers(source.release, lambda name: source.get(name.lower())) != "nobody":
+        return
+    cause = "MetricsAuthUsers" if source.get("metricsauthusers") else "PrivateData"
+    known = source.release.options["slurm.conf"]
+    message = f"nobody can read the metrics, because {cause} is set"
+    hint = "remove PrivateData"
+    if "slurmctldhttpauthparameters" in known:
+        message += " without SlurmctldHttpAuthParameters"
+        hint = "set SlurmctldHttpAuthParameters and AuthAltParameters to jwt_key=/path/to/key"
+        if cause == "PrivateData":
+            hint += ", or MetricsParameters=ignore_private_data"
+    yield source.find(source.settings["metricstype"], INFO, "metrics", message, hint, SLURMCTLD)
 
 
 def _jwt_key(slurmdbd_conf: Source) -> Iterator[Finding]:

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,25 @@ def _shown() -> dict[str, str]:
         "config": _run("scontrol", "show", "config").stdout,
         "node": _run("scontrol", "--all", "--oneliner", "show", "node").stdout,
         "partition": _run("scontrol", "--all", "--oneliner", "show", "partition").stdout,
+        "metrics": _metrics(),
     }
+
+
+def _metrics() -> list[int]:
+    """Return the status of a request for metrics without a token, and of one with root's token.
+
+    There is none if slurmctld does not speak HTTP.
+    """
+    conf = Conf(CONF / "slurm.conf")
+    host, _ = split_host((conf.all("slurmctldhost") or [""])[0])
+    token = _run("scontrol", "token", "username=root").stdout.strip().removeprefix("SLURM_JWT=")
+    statuses = []
+    for headers in ({}, {"Authorization": f"Bearer {token}"}):
+        connection = HTTPConnection(host, conf.port("slurmctldport", 6817), timeout=_PATIENCE)
+        with suppress(OSError, HTTPException), closing(connection):
+            connection.request("GET", "/metrics/jobs", headers=headers)
+            statuses.append(connection.getresponse().status)
+    return statuses
 
 
 def _answers() -> bool:

@@ -366,6 +366,10 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             "powers no nodes: a cluster whose nodes come and go must have a single controller",
         ),
         (CLUSTER % "" + "accounting: {host: db, backup: ctl}", "host ctl is already"),
+        (
+            "sites: {a: {}, b: {}}\nmonitoring: {}\n" + CLUSTER % ", site: a",
+            "monitoring.site: is required because there are several sites: a, b",
+        ),
         (CLUSTER % "" + "disks: {mars: {/var/lib/mysql: 200M}}", 'disks.mars: no host "mars"'),
         (CLUSTER % "" + "disks: {ctl: {var: 200M}}", "characters that are not allowed"),
         ("clusters: {}", "clusters: dictionary should have at least 1 item"),

@@ -289,3 +289,24 @@ def test_what_slurmctld_logs_about_rings_and_toruses_is_reported(
     (tmp_path / "topology.yaml").write_text(f"- topology: t\n  {topology}\n")
     logged = [name for name in ("error", "warning") if "26.05" in reporting(tmp_path, option, name)]
     assert logged == ([severity] if severity else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ("", NONE),
+        ("PrivateData=jobs", since("25.11")),
+        ("PrivateData=jobs\nMetricsParameters=ignore_private_data", NONE),
+        ("MetricsAuthUsers=root\nMetricsParameters=ignore_private_data", since("26.05")),
+        ("PrivateData=jobs\nSlurmctldHttpAuthParameters=jwt_key=/etc/key", NONE),
+    ],
+)
+def test_metrics_that_nobody_can_read_are_reported(
+    tmp_path: Path, text: str, unread: frozenset[str]
+) -> None:
+    text = f"{BASE}MetricsType=metrics/openmetrics\n{text}\n"
+    (tmp_path / "slurm.conf").write_text(text)
+    # 25.11 refuses the last three, whose options it does not know, but reads PrivateData.
+    told = reporting(tmp_path, "MetricsType", "info")
+    assert told - {"25.11"} == unread - {"25.11"}
+    assert ("25.11" in told) == ("PrivateData" in text)
