@@ -257,7 +257,7 @@ def import_(
     sites: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SITE...",
+            metavar="SITE",
             help="A site's /etc/slurm, a copy of it, or a site bundle (see `harness collect`); "
             "for several clusters with one slurmdbd, such as a federation, a bundle of each.",
             show_default=False,

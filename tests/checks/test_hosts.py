@@ -495,7 +495,7 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
         before = time.time()
         answer = ssh.run(name, ["sh", "-c", f"{ask}; date +%z"])
         match = re.fullmatch(r"(\d+)\n(\S+)\n", answer.stdout)
-        assert match, f"munge of {name} does not tell the time: {answer.stderr}"
+        assert match, f"a munge credential of {name} has no time: {answer.stderr}"
         encode_time, zone = match.groups()
         # On a slow host or network, it may have been encoded at any time between the two.
         nearest = min(max(int(encode_time), before), time.time())

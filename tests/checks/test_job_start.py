@@ -281,7 +281,7 @@ def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
         on_first = jobs.submit(cluster, "true", f"--nodelist={first}")
         cluster.wait_for([on_first], {"COMPLETED"})
         assert cluster.job(on_last).state == "PENDING", (
-            f"{last} is given away although Epilog runs on it"
+            f"{last} is allocated again while Epilog runs on it"
         )
         assert cluster.job(before).state == "COMPLETING"
     cluster.wait_for([before, on_last], {"COMPLETED"})
@@ -547,7 +547,7 @@ def test_job_credential_that_is_too_old_is_refused(
             "srun", f"--nodelist={nodes[0]}", "echo", "ran", user=jobs.user, check=False
         )
     assert "ran" not in answer.stdout.splitlines(), (
-        f"{nodes[0]} took a credential that is 200 s old"
+        f"{nodes[0]} accepted a credential that is 200 s old"
     )
     assert "Job credential expired" in answer.stderr, answer.stderr
     answer = cluster.run("srun", f"--nodelist={nodes[0]}", "echo", "healed", user=jobs.user)

@@ -59,7 +59,7 @@ def test_job_has_no_more_cpus_than_it_was_given_even_if_it_takes_them(
         cluster = clusters[name]
         here = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES)]
         has, given = cluster.run("srun", *here, "sh", "-c", take_all, user=users[0]).stdout.split()
-        assert has == given, f"{name}: a job that was given {given} CPUs runs on {has}"
+        assert has == given, f"{name}: a job that was allocated {given} CPUs runs on {has}"
 
 
 @pytest.mark.needs("confined_memory")

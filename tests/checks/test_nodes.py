@@ -297,7 +297,7 @@ def test_every_name_of_a_host_leads_to_that_host(
         if host_at.get(address, name) != name
     ]
     wrong += [
-        f"{host} takes {_LONG} s or more for the address of {hosts[0]}: "
+        f"{host} takes {_LONG} s or more to resolve {hosts[0]}: "
         "see hosts in /etc/nsswitch.conf, and /etc/resolv.conf"
         for host, answer in answers.items()
         if answer.exit_code == _SLOW

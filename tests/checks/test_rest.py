@@ -504,7 +504,7 @@ def test_rest_and_the_commands_agree_about_accounting(api: Api, plan: Plan, jobs
             assert exit_code == record.exit_code, version
         listed_jobs = {job["job_id"] for job in api.get(lists[version], "root")["jobs"]}
         assert job_id in listed_jobs, (
-            f"{lists[version]} lacks job {job_id}, which accounting has: the answer is an old one"
+            f"{lists[version]} lacks job {job_id}, which accounting has: the answer is out of date"
         )
         names = {user["name"] for user in api.get(f"/slurmdb/{version}/users/", "root")["users"]}
         assert names == {"root", *plan.scenario.users}, version

@@ -343,7 +343,7 @@ FEDERATION = [
             ("only_daemons_change",),
             ("accounting", "mariadb -e 'create user backup'"),
             ("accounting", "mariadb -e 'drop user backup'"),
-            "accounting: MariaDB asks 'backup'@'%' for no password",
+            "accounting: MariaDB accepts 'backup'@'%' without a password",
         ),
         Sabotage(
             ("only_daemons_change",),
@@ -582,7 +582,7 @@ ELASTIC = [
             "systemctl stop another-api; rm /root/another-api;"
             " until ss -Hltn sport = :8470 | grep -q .; do sleep 0.1; done",
         ),
-        "the provisioning API was not asked for c3, although port 8470 of ctl says so",
+        "the provisioning API got no request for c3, although port 8470 of ctl answered",
     ),
     Sabotage(
         ("job_brings_the_node",),
@@ -701,7 +701,7 @@ JOB_START = [
     Sabotage(
         ("when_its_own_epilog_has_ended",),
         *HASTY_PROGRAMS,
-        "n2 is given away although Epilog runs on it",
+        "n2 is allocated again while Epilog runs on it",
     ),
     *(
         on_n1(check, *LYING_TASK_PROLOG, message)
@@ -1233,7 +1233,7 @@ def constrain(option: str) -> tuple[str, str]:
 # Of a virtual machine.
 MACHINE = [
     on_single(
-        "no_more_cpus", *constrain("ConstrainCores"), "a job that was given 1 CPUs runs on 2"
+        "no_more_cpus", *constrain("ConstrainCores"), "a job that was allocated 1 CPUs runs on 2"
     ),
     on_single("over_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
     on_single(

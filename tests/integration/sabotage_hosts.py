@@ -375,7 +375,7 @@ FEDERATION = [
             " /etc/nsswitch.conf && for last in 250 251; do hostname -I |"
             ' sed -E "s/^([0-9.]+)\\.[0-9]+ .*/nameserver \\1.$last/"; done > /etc/resolv.conf',
             "cat /root/resolv.conf > /etc/resolv.conf && cp /root/nsswitch.conf /etc",
-            "aws4 takes 4 s or more for the address of ",
+            "aws4 takes 4 s or more to resolve ",
         ),
     ),
     on_host(

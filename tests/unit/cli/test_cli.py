@@ -104,6 +104,12 @@ def test_report_is_rewritten_and_runs_are_compared(tmp_path: Path) -> None:
     )
 
 
+def test_report_without_any_run_names_the_directory_of_runs(tmp_path: Path) -> None:
+    completed = harness("report", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "error: no run under runs\n" in completed.stderr
+
+
 def test_directory_without_a_report_is_2_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     completed = harness("report", "empty", cwd=tmp_path)
@@ -262,7 +268,7 @@ def test_table_of_submissions_is_read_before_anything_starts(tmp_path: Path) -> 
     ("words", "problem"),
     [
         (["--to", "26.05"], "need a scenario"),
-        (["scenario.yml", "--run", "x"], "--run and a scenario exclude each other"),
+        (["scenario.yml", "--run", "x"], "--run cannot be combined with a scenario"),
     ],
 )
 def test_options_of_submissions_that_contradict_each_other_are_refused(
