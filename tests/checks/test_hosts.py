@@ -239,7 +239,7 @@ def shared_nodes(host: PlannedHost, plan: Plan) -> tuple[str, ...]:
     return host.nodes if host.cluster and plan.scenario.clusters[host.cluster].hosts else ()
 
 
-def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, plan: Plan) -> None:
+def test_every_slurm_daemon_has_the_release_that_the_scenario_names(ssh: Ssh, plan: Plan) -> None:
     def look(name: str) -> str:
         host = plan.host(name)
         daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
@@ -509,7 +509,7 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
 
 
 @pytest.mark.needs("users", "munge")
-def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
+def test_munge_credential_made_with_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
     stranger = plan.lasting_hosts()[-1].name
     # A second munged with a different key, on the same host so that only the key differs.
     script = """
