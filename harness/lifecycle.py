@@ -261,7 +261,8 @@ def down_after(run: OpenRun, error: BaseException) -> None:
     try:
         down(run)
     except HarnessError as problem:
-        error.add_note(str(problem))
+        if str(problem) != str(error):
+            error.add_note(str(problem))
 
 
 def remove(

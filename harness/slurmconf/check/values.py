@@ -495,7 +495,10 @@ def _selection(source: Source) -> Iterator[Finding]:
     resources = words & _RESOURCES
     if setting and len(resources) > 1:
         yield source.find(
-            setting, FATAL, "contradiction", f"{', '.join(sorted(resources))} are mutually exclusive"
+            setting,
+            FATAL,
+            "contradiction",
+            f"{', '.join(sorted(resources))} are mutually exclusive",
         )
         return
     if setting and sum(word.lower() in _RESOURCES for word in setting.words()) > 1:

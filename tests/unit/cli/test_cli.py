@@ -57,7 +57,10 @@ def test_missing_engine_is_3_with_a_hint_and_a_report(tmp_path: Path) -> None:
     scenario = ROOT / "scenarios" / "single-node.yml"
     completed = harness("run", scenario, "--report", "out", cwd=tmp_path, environment=NO_ENGINE)
     assert completed.returncode == 3
-    assert "no Docker engine answers at unix:///nonexistent/docker.sock" in completed.stdout
+    reason = (
+        "no Docker engine answers at unix:///nonexistent/docker.sock: No such file or directory\n"
+    )
+    assert completed.stdout.count(reason) == 1
     assert "hint: start it" in completed.stdout
     assert json.loads((tmp_path / "out" / "report.json").read_text())["verdict"] == "unknown"
     assert "Traceback" not in completed.stderr
