@@ -73,7 +73,7 @@ def init(
     scenario.name_of(path)
     shipped = {file.stem: file for file in sorted(SCENARIOS.glob("*.yml"))}
     if like and like not in shipped:
-        raise UsageError(f"no scenario {like} is shipped", hint=f"shipped scenarios: {', '.join(shipped)}")
+        raise UsageError(f"no scenario {like} is shipped", hint=f"known: {', '.join(shipped)}")
     schema_path = path.with_name("slurm-harness.schema.json")
     template = shipped[like] if like else TEMPLATES / "scenario.yml"
     try:
