@@ -308,14 +308,14 @@ def _memory(meminfo: str) -> Requirement:
     """Examine MemAvailable of proc_meminfo(5)."""
     available = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo, re.MULTILINE)
     free = int(available[1]) * 1024 / 1e9 if available else 0
-    text = f"{free:.1f} GB available; a federation of 9 hosts takes about 1 GB"
+    text = f"{free:.1f} GB available; a federation of 9 hosts needs about 1 GB"
     return Requirement("memory", free >= _MEMORY_GB, text, "harness down")
 
 
 def _inotify(limit: Path) -> Iterator[Requirement]:
     if limit.exists():
         count = int(limit.read_text())
-        text = f"fs.inotify.max_user_instances={count}; the systemd and D-Bus of a host take 7"
+        text = f"fs.inotify.max_user_instances={count}; each host needs 7 (systemd and D-Bus)"
         yield Requirement(
             "inotify", count >= 128, text, "sysctl -w fs.inotify.max_user_instances=1024"
         )
@@ -337,7 +337,7 @@ def _cgroup2(filesystems: Path) -> Iterator[Requirement]:
 
 
 def _subnets(free: int) -> Requirement:
-    text = f"{free} subnets are free; each site takes one"
+    text = f"{free} subnets are free; each site needs one"
     return Requirement("subnets", free >= _SITES, text, "docker network prune")
 
 

@@ -137,7 +137,7 @@ def create(
     directory = RunDir.create(runs, scenario_path, plan, provider.name, settings)
     run = OpenRun(directory, plan, tree, provider, directory.ssh(), say)
     for fault in plan.known_faults():
-        say(f"known fault of Slurm: {fault}")
+        say(f"known bug in Slurm: {fault}")
     with stage(run, "render"):
         directory.write_tree(tree)
         directory.make_secrets(tree)
@@ -261,7 +261,8 @@ def down_after(run: OpenRun, error: BaseException) -> None:
     try:
         down(run)
     except HarnessError as problem:
-        error.add_note(str(problem))
+        if str(problem) != str(error):
+            error.add_note(str(problem))
 
 
 def remove(

@@ -124,7 +124,7 @@ def default(value: Any) -> str:
 
 def linked(description: str) -> str:
     """Return a description in which the names of pages are links."""
-    return re.sub(r"docs/([\w-]+)\.md", r"[\1](../\1.md)", description)
+    return re.sub(r"docs/((?:[\w-]+/)*([\w-]+))\.md", r"[\2](../\1.md)", description)
 
 
 if __name__ == "__main__":

@@ -17,12 +17,19 @@ from harness.errors import HarnessError, UsageError
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Break a run on purpose, and heal it.")
 
 
-@app.command("inject", epilog="`harness fault list` lists the kinds of faults.")
+@app.command("inject", epilog="`harness fault list` lists the kinds of faults and their arguments.")
 def inject(
     kind: Annotated[str, typer.Argument(help="The kind of fault.", show_default=False)],
-    on: Annotated[str, typer.Argument(help="The host; for cuts, also a site.", show_default=False)],
+    on: Annotated[
+        str,
+        typer.Argument(metavar="host", help="The host; for cuts, also a site.", show_default=False),
+    ],
     more: Annotated[
-        str, typer.Argument(help="What the kind needs in addition: a daemon or a second host.")
+        str,
+        typer.Argument(
+            metavar="argument",
+            help="The second argument of the kind, such as a daemon, a port or a second host.",
+        ),
     ] = "",
     seconds: Annotated[
         float | None,

@@ -73,7 +73,7 @@ def init(
     scenario.name_of(path)
     shipped = {file.stem: file for file in sorted(SCENARIOS.glob("*.yml"))}
     if like and like not in shipped:
-        raise UsageError(f"no scenario {like} is shipped", hint=f"shipped are {', '.join(shipped)}")
+        raise UsageError(f"no scenario {like} is shipped", hint=f"known: {', '.join(shipped)}")
     schema_path = path.with_name("slurm-harness.schema.json")
     template = shipped[like] if like else TEMPLATES / "scenario.yml"
     try:
@@ -257,7 +257,7 @@ def import_(
     sites: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SITE...",
+            metavar="SITE",
             help="A site's /etc/slurm, a copy of it, or a site bundle (see `harness collect`); "
             "for several clusters with one slurmdbd, such as a federation, a bundle of each.",
             show_default=False,

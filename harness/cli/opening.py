@@ -75,7 +75,7 @@ def with_report(runs: Path, which: str) -> Path:
     try:
         return rundir.find(runs, which or None).path
     except UsageError:
-        if Path(which).is_dir():  # reading its report fails, and says what is missing
+        if which and Path(which).is_dir():  # reading its report fails, and says what is missing
             return Path(which)
         raise
 

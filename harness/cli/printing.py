@@ -264,7 +264,7 @@ def print_report(
     if report.problem:
         out.print(f"\n[bold]no verdict:[/bold] {escape(report.problem)}")
     for fault in report.known_faults:
-        out.print(f"\n[bold]known fault of Slurm:[/bold] {escape(fault)}")
+        out.print(f"\n[bold]known bug in Slurm:[/bold] {escape(fault)}")
     outcomes = _counts(Counter(check.outcome for check in report.checks)) or "none"
     seconds = sum(stage["seconds"] for stage in report.stages)
     title = escape(f"{report.scenario}: {report.description}")
@@ -370,7 +370,7 @@ def print_rehearsal(run: RunDir, format_: Format) -> None:
 
 
 def _print_invariant(finding: invariants.InvariantResult) -> None:
-    """Print an invariant's outcome, its problems, and the first few that known faults excuse."""
+    """Print an invariant's outcome, its problems, and the first few that known bugs excuse."""
     from harness.rehearsal import invariants
 
     colors = {PASSED: "green", FAILED: "red", invariants.SKIPPED: "dim"}

@@ -365,7 +365,7 @@ def report_(
     which: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RUN]...",
+            metavar="RUN",
             help=(
                 "A run's directory, id or scenario, or a directory with a report.json; "
                 "default: the newest run."
@@ -404,6 +404,7 @@ def down(
     which: Annotated[
         str | None,
         typer.Argument(
+            metavar="RUN",
             help="A run's directory, id or scenario; default: the newest that is up.",
             show_default=False,
         ),
@@ -446,7 +447,7 @@ def down(
     for run_id, directory in chosen.items():
         for note in lifecycle.remove(source, run_id, directory, all_users=all_users):
             err.print(f"left: {escape(note)}")
-        done = "removed" if source.capabilities.engine else "gave back the hosts of"
+        done = "removed" if source.capabilities.engine else "restored the hosts of"
         err.print(f"{done} {run_id}")
     if everything and not chosen:
         err.print("no runs are up")

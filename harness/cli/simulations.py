@@ -42,7 +42,7 @@ def simulate(
     changed: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[CHANGED]...", help="Changed scenarios to compare it with.", show_default=False
+            metavar="CHANGED", help="Changed scenarios to compare it with.", show_default=False
         ),
     ] = None,
     trace: Annotated[

@@ -104,7 +104,7 @@ def submissions(
         rows = table.read(table_path, run.plan.scenario)
         return _print(asking.ask(run.ssh, run.plan, rows), format_)
     if which:
-        raise UsageError("--run and a scenario exclude each other")
+        raise UsageError("--run cannot be combined with a scenario")
     source = find_provider(provider, runs)
     sides = [(scenario_path, [*(release or ())])]
     if other or to:

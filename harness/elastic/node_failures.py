@@ -80,9 +80,9 @@ def wrong_notes(
             unheard := [node for node in nodes if (action, node) not in known]
         ):
             yield (
-                f"{called}: the provisioning API was not asked for {hostlist.fold(unheard)}, "
-                f"although port {slurm_options.API_PORT} of {controller} says so: "
-                "something else listens there"
+                f"{called}: the provisioning API got no request for {hostlist.fold(unheard)}, "
+                f"although port {slurm_options.API_PORT} of {controller} answered: "
+                "a different program listens there"
             )
 
 
@@ -106,15 +106,15 @@ def unnoted(
     """Yield that nodes which slurmctld powers up are not in the notes of its programs.
 
     >>> [*unnoted([{"action": "resume", "nodes": ["c1"]}], ["c1", "c2"], "ctl")]
-    ['ctl: slurmctld powers c2 up, but no call of slurm-resume for it is in \
-/var/log/slurm/power.log: it was not called for it, or the log was truncated']
+    ['ctl: slurmctld powers up c2, but /var/log/slurm/power.log has no call of slurm-resume \
+for it: it was not called, or the log was truncated']
     """
     resumed = {node for note in notes if note["action"] == "resume" for node in note["nodes"]}
     if missing := {*nodes} - resumed:
         yield (
-            f"{controller}: slurmctld powers {hostlist.fold(missing)} up, but no call of "
-            f"slurm-resume for it is in {slurm_options.POWER_LOG}: "
-            "it was not called for it, or the log was truncated"
+            f"{controller}: slurmctld powers up {hostlist.fold(missing)}, but "
+            f"{slurm_options.POWER_LOG} has no call of slurm-resume for it: "
+            "it was not called, or the log was truncated"
         )
 
 

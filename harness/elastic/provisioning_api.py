@@ -285,14 +285,15 @@ def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> Fas
         machines.want(names, up=True)
         return {"accepted": names}
 
-    @app.post(
-        "/v1/suspend", status_code=202, summary="Bring nodes down: stop or remove their hosts"
-    )
+    @app.post("/v1/suspend", status_code=202, summary="Take nodes down: stop or remove their hosts")
     def suspend(names: known_names) -> dict[str, list[str]]:
         machines.want(names, up=False)
         return {"accepted": names}
 
-    @app.get("/v1/nodes", summary="Which nodes are wanted, run or are worked on; problems")
+    @app.get(
+        "/v1/nodes",
+        summary="List the nodes that are requested, running or being worked on, and problems",
+    )
     def nodes() -> dict[str, dict[str, Any]]:
         return machines.states()
 

@@ -15,7 +15,7 @@ _KILL = f"""{_PROCESS} kill -KILL "$process"
 
 KINDS = {
     "kill-daemon": Kind(
-        "a daemon is killed; systemd may start it again, as its unit says", _KILL, _START, DAEMON
+        "a daemon is killed; its unit determines whether systemd restarts it", _KILL, _START, DAEMON
     ),
     "stop-daemon": Kind("a daemon is stopped", 'systemctl stop "$1"', _START, DAEMON),
     "pause-daemon": Kind(

@@ -217,6 +217,8 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
                 for image in manifest
                 for name in image["RepoTags"]
             }
+    except FileNotFoundError as error:
+        raise UsageError(f"{file} does not exist") from error
     except (OSError, tarfile.TarError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"{file} was not written by `harness images save`: {error}") from error
     names = [*labels]

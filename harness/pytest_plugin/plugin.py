@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--harness-set", action="append", metavar="KEY=VALUE", help="as `harness run --set`"
     )
     group.addoption(
-        "--harness-keep", action="store_true", help="leave the runs up that the session starts"
+        "--harness-keep", action="store_true", help="keep the runs that the session starts"
     )
 
 

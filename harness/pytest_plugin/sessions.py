@@ -146,7 +146,7 @@ def _ready(run: OpenRun) -> OpenRun:
         slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan), _READY_WITHIN)
     except WaitTimeout as error:
         raise CannotVerify(
-            f"{run.directory.id} takes no jobs: {error}", hint=f"harness down {run.directory.id}"
+            f"{run.directory.id} accepts no jobs: {error}", hint=f"harness down {run.directory.id}"
         ) from error
     if left := _left_jobs(run):
         run.say(f"jobs from before this session are left alone: {', '.join(left)}")

@@ -421,7 +421,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
 
 
 def _note_symptoms(run: OpenRun) -> None:
-    """Record log lines that show known faults of Slurm, so that the checkers can name the fault."""
+    """Record log lines that show known bugs in Slurm, so that the checkers can name the bug."""
     for host in run.plan.lasting_hosts():
         for daemon, words in SYMPTOMS.items():
             paths = logs.log_files(run.plan, host, daemon) if daemon in host.daemons else []

@@ -51,7 +51,7 @@ SKIPPED = "skipped"
 _RESERVED = re.compile("May be reserved|Reserved for maintenance|^Reservation$")
 # PriorityDecayHalfLife of at least a day, or none: usage hardly decays during a rehearsal.
 _SLOW_DECAY = re.compile(r"0|[1-9]\d*-.*")
-# Log lines that show a known fault of Slurm, by daemon. slurmd connected to a starting slurmstepd
+# Log lines that show a known bug in Slurm, by daemon. slurmd connected to a starting slurmstepd
 # between the latter's bind() and listen(), in _create_socket(), and took it for dead
 # (_step_connect() in stepd_api.c). slurmdbd's proc_req() ignores the result of a commit, which
 # either fails or finds no connection: acct_storage_p_commit() first calls check_connection(), which
@@ -63,7 +63,7 @@ SYMPTOMS = {
     "slurmdbd": ("commit failed", "unable to re-connect to as_mysql database"),
 }
 _PURGED = (
-    "known fault of Slurm: "
+    "known bug in Slurm: "
     "slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
 )
 _COMMIT_FAILED = (
@@ -581,7 +581,7 @@ def no_job_runs_twice(history: History) -> Iterator[Violation]:
 
 
 def _sent_twice(history: History, run: JobTrace) -> str:
-    """Return the known fault of a divided federation, if it made a job run twice."""
+    """Return the known bug of a divided federation, if it made a job run twice."""
     accepted = next(
         (submission for submission in history.accepted if submission.name == run.name), None
     )
@@ -592,7 +592,7 @@ def _sent_twice(history: History, run: JobTrace) -> str:
     ):
         return ""
     return (
-        f"; known fault of Slurm: after {accepted.cluster} and {run.cluster} were cut off from "
+        f"; known bug in Slurm: after {accepted.cluster} and {run.cluster} were cut off from "
         "each other, messages may be sent again, even for jobs that have run by then"
     )
 

@@ -191,7 +191,7 @@ def _listed(choices: Mapping[str, str]) -> str:
 
 
 def known_faults(plans: Sequence[Plan]) -> list[str]:
-    """Return Slurm's known faults during upgrades, while slurmdbd is newer than the clusters."""
+    """Return Slurm's known bugs during upgrades, while slurmdbd is newer than the clusters."""
     known: list[str] = []
     passed: set[str] = set()
     for older, newer in pairwise(plans):
@@ -365,7 +365,7 @@ def _upgrade_and_check(
     """Upgrade a run; its checks are the steps and the rehearsal's checkers."""
     plans = plan_chain(run, upgrade_options)
     for fault in known_faults([run.plan, *plans]):
-        run.say(f"known fault of Slurm during this upgrade: {fault}")
+        run.say(f"known bug in Slurm during this upgrade: {fault}")
     begin = len(list(run.directory.events()))
     try:
         with lifecycle.stage(run, "upgrade"):

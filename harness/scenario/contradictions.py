@@ -290,7 +290,7 @@ def _wrong_controllers(
         if cluster.elastic():
             yield (
                 at,
-                "powers no nodes: a cluster whose nodes come and go must have a single controller",
+                "cannot power nodes: a cluster whose nodes come and go has a single controller",
             )
 
 

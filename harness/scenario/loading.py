@@ -97,8 +97,9 @@ def _read(path: Path, keys: _Places, values: _Places) -> tuple[dict[str, Any], l
         with path.open(encoding="utf-8") as file:
             text = file.read(bounded_yaml.MOST_BYTES + 1)
     except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"{path}: cannot be read: {error}", hint="scenarios/ holds complete examples"
+            f"{path}: cannot be read: {reason}", hint="scenarios/ contains complete examples"
         ) from error
     duplicates: list[_Entry] = []
     try:

@@ -187,7 +187,7 @@ class _File:
         for name, fits in kinds.items():
             if fits(first):
                 return name
-        problem = ":1: no known format of a trace" if first else " is empty"
+        problem = ":1: unknown trace format" if first else " is empty"
         raise UsageError(f"{self._path}{problem}", hint=_HINT)
 
     def _lines(self) -> Iterator[tuple[int, str]]:

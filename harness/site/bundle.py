@@ -396,7 +396,7 @@ def objects(bundle: Bundle, cluster: str, others: Collection[str] = ()) -> SiteO
     found.groups.update(_groups(bundle, found))
     found.reservations.update(reservations(bundle, found))
     if names := {row["WCKey"] for row in bundle.table("wckey") if row.get("WCKey", "") not in "*"}:
-        found.left_out.append(f"wckeys: {', '.join(sorted(names))}: scenarios have none")
+        found.left_out.append(f"wckeys: {', '.join(sorted(names))}: scenarios do not support them")
     return found
 
 

@@ -209,7 +209,7 @@ class _Search:
         if interpreter and not self._add_interpreter(source, interpreter):
             self.stand_ins[target] = None
             why = f"the hosts have no {interpreter}, which runs it"
-            self.notes.append(f"replaced: {source}: {why}; a program that does nothing stands in")
+            self.notes.append(f"replaced: {source}: {why}; a program that does nothing is used")
             return True
         self.scripts[target] = {"text": text, "hosts": hosts, "mode": mode}
         self._note_contents(source, text)

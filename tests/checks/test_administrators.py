@@ -277,7 +277,7 @@ class Rights:
 
 @REFUSALS
 @pytest.mark.needs("administrators")
-def test_administrators_and_coordinators_may_do_what_slurm_documents_and_no_more(
+def test_administrators_and_coordinators_can_do_what_slurm_documents_and_no_more(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     """Each kind of user: without rights, coordinators, Operator and Administrator."""

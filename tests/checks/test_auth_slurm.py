@@ -81,7 +81,7 @@ def test_slurm_credential_of_every_host_is_accepted_on_every_other_with_the_same
     credentials = everywhere(lambda name: signed(ssh, name, user), names)
     for name, credential in credentials.items():
         uid = claims_of(credential)["uid"]
-        assert uid == facts.uid, f"{name} signs for uid {uid} what {user} asks for"
+        assert uid == facts.uid, f"{name} issues {user} a credential for uid {uid}"
     accepted = everywhere(lambda name: verified(ssh, name, [*credentials.values()]), names)
     for name, answers in accepted.items():
         refused = [of for of, good in zip(names, answers, strict=True) if not good]

@@ -205,7 +205,7 @@ def elastic(
         yield Elastic(cluster, plan, run, ssh, recorder)
 
 
-def test_job_brings_the_node_that_it_requests_and_no_other(elastic: Elastic, jobs: Jobs) -> None:
+def test_job_resumes_the_node_that_it_requests_and_no_other(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     node = list(elastic.nodes)[-1]
     began = time.time()
@@ -253,7 +253,7 @@ def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, 
     }
 
 
-def test_jobs_bring_as_many_nodes_as_they_request_at_once(elastic: Elastic, jobs: Jobs) -> None:
+def test_jobs_resume_as_many_nodes_as_they_request_at_once(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     count = max(1, len(elastic.nodes) - 1)
     began = time.time()
@@ -287,7 +287,7 @@ def test_jobs_bring_as_many_nodes_as_they_request_at_once(elastic: Elastic, jobs
     assert len(elastic.resumed(began)) == count
 
 
-def test_every_user_is_the_same_on_nodes_that_come(elastic: Elastic, jobs: Jobs) -> None:
+def test_every_user_is_the_same_on_resumed_nodes(elastic: Elastic, jobs: Jobs) -> None:
     """A job on all such nodes looks, because they may be gone when other checks look on hosts."""
     nodes = [*elastic.nodes]
     answer = elastic.cluster.run(
@@ -366,7 +366,7 @@ def test_static_nodes_are_filled_first_and_never_suspended(elastic: Elastic, job
 
 
 @pytest.mark.needs("two_shapes")
-def test_job_brings_a_node_of_the_shape_that_it_asks_for(elastic: Elastic, jobs: Jobs) -> None:
+def test_job_resumes_a_node_of_the_shape_that_it_requests(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     groups = elastic.plan.scenario.clusters[elastic.cluster.name].nodes
     began = time.time()
@@ -382,7 +382,7 @@ def test_job_brings_a_node_of_the_shape_that_it_asks_for(elastic: Elastic, jobs:
 
 
 @pytest.mark.needs("federation")
-def test_jobs_for_which_the_origin_is_full_bring_no_more_cloud_nodes_than_they_need(
+def test_jobs_that_burst_resume_no_more_cloud_nodes_than_they_need(
     elastic: Elastic, federation: Federation, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
 ) -> None:
     elastic.wait_until_down()
@@ -448,6 +448,6 @@ def rooms(plan: Plan, cluster: str, cpus: int) -> list[tuple[str, int]]:
     return [(node, group.cpus // cpus) for group in weighed for node in hostlist.expand(group.name)]
 
 
-def test_every_job_on_nodes_that_came_ran_once(elastic: Elastic, jobs: Jobs) -> None:
+def test_every_job_on_resumed_nodes_ran_once(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     assert not job_trace.ran_twice(jobs.traces())

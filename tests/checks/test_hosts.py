@@ -239,7 +239,7 @@ def shared_nodes(host: PlannedHost, plan: Plan) -> tuple[str, ...]:
     return host.nodes if host.cluster and plan.scenario.clusters[host.cluster].hosts else ()
 
 
-def test_every_slurm_daemon_is_of_the_release_that_the_scenario_names(ssh: Ssh, plan: Plan) -> None:
+def test_every_slurm_daemon_has_the_release_that_the_scenario_names(ssh: Ssh, plan: Plan) -> None:
     def look(name: str) -> str:
         host = plan.host(name)
         daemons = {*host.daemons, *(["slurmd"] if host.nodes else [])}
@@ -495,7 +495,7 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
         before = time.time()
         answer = ssh.run(name, ["sh", "-c", f"{ask}; date +%z"])
         match = re.fullmatch(r"(\d+)\n(\S+)\n", answer.stdout)
-        assert match, f"munge of {name} does not tell the time: {answer.stderr}"
+        assert match, f"a munge credential of {name} has no time: {answer.stderr}"
         encode_time, zone = match.groups()
         # On a slow host or network, it may have been encoded at any time between the two.
         nearest = min(max(int(encode_time), before), time.time())
@@ -509,7 +509,7 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
 
 
 @pytest.mark.needs("users", "munge")
-def test_munge_credential_of_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
+def test_munge_credential_made_with_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
     stranger = plan.lasting_hosts()[-1].name
     # A second munged with a different key, on the same host so that only the key differs.
     script = """

@@ -94,7 +94,7 @@ def sizes(pattern: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, match.groups())) if match else (0, 0)
 
 
-def test_pod_is_refused_where_jobs_have_the_room_and_job_waits_where_pods_have_it(
+def test_pod_is_refused_where_jobs_occupy_the_node_and_job_waits_where_pods_do(
     hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
@@ -130,7 +130,7 @@ def assert_waits(cluster: SlurmCluster, job_id: int) -> None:
 
 
 @pytest.mark.needs("external_jobs")
-def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothing(
+def test_external_job_reserves_for_a_pod_what_other_jobs_wait_for_and_starts_nothing(
     hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, ssh: Ssh
 ) -> None:
     """The reverse direction: a scheduler of pods asks only Slurm.
@@ -157,7 +157,7 @@ def test_external_job_holds_for_a_pod_what_other_jobs_wait_for_and_starts_nothin
 
 
 @pytest.mark.needs("external_jobs", "room_for_nodes")
-def test_external_node_is_given_to_external_jobs_only_and_only_once_whatever_restarts(
+def test_external_node_is_allocated_only_to_external_jobs_and_only_once_whatever_restarts(
     hybrid: Hybrid, jobs: Jobs
 ) -> None:
     """Slurm does the accounting for a node that it does not run, such as a Kubernetes node."""
@@ -230,7 +230,7 @@ def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
     ],
     ids=" ".join,
 )
-def test_every_job_asks_for_what_it_gets_of_a_node(
+def test_every_job_requests_from_the_ledger_what_it_gets(
     options: tuple[str, ...], hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
     job_id = jobs.submit_here(hybrid.cluster, "sleep 300", *options)
@@ -244,7 +244,7 @@ def test_every_job_asks_for_what_it_gets_of_a_node(
         )
 
 
-def test_user_cannot_get_around_the_ledger(
+def test_user_cannot_bypass_the_ledger(
     hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
     cluster, node = hybrid.cluster, next(iter(whole))
@@ -307,7 +307,7 @@ def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
         )
 
 
-def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_has_told_it(
+def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_has_cut_again(
     hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, harness_run: OpenRun
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))

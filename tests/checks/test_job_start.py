@@ -268,7 +268,7 @@ def test_no_task_starts_on_a_node_before_its_prolog_has_ended(
     )
 
 
-def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
+def test_node_is_allocated_again_only_after_its_own_epilog_has_ended(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs, events: Events
 ) -> None:
     """A node is in use again even if Epilog still runs on another node of the same job."""
@@ -281,7 +281,7 @@ def test_node_is_given_to_the_next_job_when_its_own_epilog_has_ended(
         on_first = jobs.submit(cluster, "true", f"--nodelist={first}")
         cluster.wait_for([on_first], {"COMPLETED"})
         assert cluster.job(on_last).state == "PENDING", (
-            f"{last} is given away although Epilog runs on it"
+            f"{last} is allocated again while Epilog runs on it"
         )
         assert cluster.job(before).state == "COMPLETING"
     cluster.wait_for([before, on_last], {"COMPLETED"})
@@ -414,7 +414,7 @@ def test_components_of_a_heterogeneous_job_share_one_step(
     )
 
 
-def test_srun_carries_the_streams_of_its_tasks_unharmed(
+def test_srun_transfers_the_streams_of_its_tasks_unchanged(
     cluster: SlurmCluster, nodes: tuple[str, ...], ssh: Ssh, jobs: Jobs
 ) -> None:
     name = f"streams-{secrets.token_hex(4)}"
@@ -447,7 +447,7 @@ DEAF = (
 )
 
 
-def test_signals_reach_those_they_are_meant_for(
+def test_signals_reach_the_processes_that_they_are_meant_for(
     cluster: SlurmCluster, nodes: tuple[str, ...], jobs: Jobs, events: Events, plan: Plan
 ) -> None:
     """The script runs on the first node, a task on each."""
@@ -547,7 +547,7 @@ def test_job_credential_that_is_too_old_is_refused(
             "srun", f"--nodelist={nodes[0]}", "echo", "ran", user=jobs.user, check=False
         )
     assert "ran" not in answer.stdout.splitlines(), (
-        f"{nodes[0]} took a credential that is 200 s old"
+        f"{nodes[0]} accepted a credential that is 200 s old"
     )
     assert "Job credential expired" in answer.stderr, answer.stderr
     answer = cluster.run("srun", f"--nodelist={nodes[0]}", "echo", "healed", user=jobs.user)
@@ -555,7 +555,7 @@ def test_job_credential_that_is_too_old_is_refused(
 
 
 @pytest.mark.needs("two_users", "munge")
-def test_munge_credential_is_good_once_for_its_time_and_its_user(
+def test_munge_credential_is_valid_once_for_its_lifetime_and_its_user(
     cluster: SlurmCluster, plan: Plan, users: list[str]
 ) -> None:
     def encode(*more: str) -> str:

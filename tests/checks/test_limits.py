@@ -176,7 +176,7 @@ def jobs_share_nodes(plan: Plan, cluster: str, partition: Partition) -> bool:
 
 
 @pytest.mark.needs("gpus")
-def test_gpus_are_given_to_one_job_at_a_time_which_knows_its_own(
+def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     where = [
@@ -222,7 +222,7 @@ def test_gpus_are_given_to_one_job_at_a_time_which_knows_its_own(
 
 
 @pytest.mark.needs("apptainer")
-def test_user_builds_a_container_image_and_runs_it_as_slurm_says(
+def test_user_builds_a_container_image_and_runs_it_under_slurm(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
 ) -> None:
     """The image is built from a directory, so no registry is needed, and it does not change."""

@@ -48,7 +48,7 @@ def node(clusters: dict[str, SlurmCluster], plan: Plan) -> NodeUnderTest:
 
 
 @pytest.mark.needs("confined_cpus")
-def test_job_has_no_more_cpus_than_it_was_given_even_if_it_takes_them(
+def test_job_cannot_use_more_cpus_than_it_was_allocated(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
 ) -> None:
     take_all = (
@@ -59,11 +59,11 @@ def test_job_has_no_more_cpus_than_it_was_given_even_if_it_takes_them(
         cluster = clusters[name]
         here = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES)]
         has, given = cluster.run("srun", *here, "sh", "-c", take_all, user=users[0]).stdout.split()
-        assert has == given, f"{name}: a job that was given {given} CPUs runs on {has}"
+        assert has == given, f"{name}: a job that was allocated {given} CPUs runs on {has}"
 
 
 @pytest.mark.needs("confined_memory")
-def test_job_over_its_memory_is_killed_and_recorded_as_out_of_memory(
+def test_job_that_exceeds_its_memory_is_killed_and_recorded_as_out_of_memory(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     """The command tail keeps the last line in memory, here the whole input."""
@@ -83,7 +83,7 @@ def test_job_over_its_memory_is_killed_and_recorded_as_out_of_memory(
 
 
 @pytest.mark.needs("reboots")
-def test_node_reboots_on_request_and_takes_jobs_again(
+def test_node_reboots_on_request_and_accepts_jobs_again(
     node: NodeUnderTest, plan: Plan, ssh: Ssh, users: list[str], jobs: Jobs
 ) -> None:
     before = boot_of(node, ssh)
@@ -106,7 +106,7 @@ def test_node_reboots_on_request_and_takes_jobs_again(
 
 
 @pytest.mark.needs("reboots")
-def test_jobs_of_a_node_that_lost_its_power_are_requeued_or_failed_and_it_takes_jobs_again(
+def test_jobs_of_a_node_that_lost_power_are_requeued_or_fail_and_it_accepts_jobs_again(
     node: NodeUnderTest,
     plan: Plan,
     harness_run: OpenRun,

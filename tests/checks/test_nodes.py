@@ -196,7 +196,7 @@ def _user_facts(line: str) -> dict[str, str]:
     return {"uid": uid, "gid": gid, "home": home, "shell": shell, "groups": names}
 
 
-def test_every_directory_is_the_rendered_one_and_takes_what_its_owner_writes(
+def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
     ssh: Ssh, plan: Plan
 ) -> None:
     """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and those of all.
@@ -278,7 +278,7 @@ def test_every_host_has_the_devices_that_programs_expect(ssh: Ssh, plan: Plan) -
 
 
 @pytest.mark.needs("two_hosts")
-def test_every_name_of_a_host_leads_to_that_host(
+def test_every_host_name_resolves_to_that_host(
     ssh: Ssh, plan: Plan, clusters: dict[str, SlurmCluster]
 ) -> None:
     hosts = [host.name for host in plan.lasting_hosts()]
@@ -297,7 +297,7 @@ def test_every_name_of_a_host_leads_to_that_host(
         if host_at.get(address, name) != name
     ]
     wrong += [
-        f"{host} takes {_LONG} s or more for the address of {hosts[0]}: "
+        f"{host} takes {_LONG} s or more to resolve {hosts[0]}: "
         "see hosts in /etc/nsswitch.conf, and /etc/resolv.conf"
         for host, answer in answers.items()
         if answer.exit_code == _SLOW

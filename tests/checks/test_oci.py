@@ -82,7 +82,7 @@ def containers(
     made.srun("rm", "-r", made.directory, inside=False)
 
 
-def test_container_has_a_root_of_its_own_and_its_users_rights(
+def test_container_has_its_own_root_file_system_and_its_users_permissions(
     containers: Containers, plan: Plan
 ) -> None:
     seen = containers.srun("sh", "-c", "echo $(id -u) $(cat /where) /etc/*").stdout
@@ -91,7 +91,7 @@ def test_container_has_a_root_of_its_own_and_its_users_rights(
     )
 
 
-def test_what_a_container_reads_and_writes_and_its_exit_code_pass_through(
+def test_streams_and_exit_code_of_a_container_pass_through(
     containers: Containers,
 ) -> None:
     answer = containers.srun("sh", "-c", "cat; echo no >&2; exit 7", stdin="yes\n", check=False)
@@ -225,7 +225,7 @@ def test_hooks_of_a_bundle_run_as_its_user(
     assert cancelled.ended_by == {str(plan.scenario.users[containers.user].uid)}
 
 
-def test_bundle_is_as_it_was_after_its_containers(containers: Containers) -> None:
+def test_bundle_is_unchanged_after_its_containers(containers: Containers) -> None:
     before = containers.files()
     containers.srun("true")
     containers.cluster.wait_for([containers.sbatch("true")], {"COMPLETED"})

@@ -26,7 +26,7 @@ PREEMPTED = {
 
 
 @pytest.mark.needs("policy")
-def test_partitions_and_limits_accept_and_refuse_whom_they_should(
+def test_partitions_and_limits_accept_the_right_users_and_refuse_others(
     plan: Plan, ssh: Ssh, jobs: Jobs
 ) -> None:
     """A job for each partition, reservation, license and kind of limit; none of them runs."""

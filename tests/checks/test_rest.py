@@ -226,7 +226,7 @@ def api(
         yield Api(clusters[name], host, client, ssh, daemons)
 
 
-def test_slurmrestd_runs_as_a_user_of_its_own_without_rights(api: Api, ssh: Ssh) -> None:
+def test_slurmrestd_runs_as_its_own_user_without_privileges(api: Api, ssh: Ssh) -> None:
     script = (
         "cat /proc/$(systemctl show --property=MainPID --value slurmrestd)/status; getent passwd"
     )
@@ -251,7 +251,7 @@ def test_slurmrestd_runs_as_a_user_of_its_own_without_rights(api: Api, ssh: Ssh)
     assert groups == ["slurmrestd"], f"slurmrestd is in the groups {groups}"
 
 
-def test_slurmrestd_listens_at_its_hosts_own_address_only(
+def test_slurmrestd_listens_only_on_its_hosts_own_address(
     api: Api, ssh: Ssh, served: tuple[str, Cluster], plan: Plan
 ) -> None:
     """The other hosts at its site can reach it at this address."""
@@ -274,7 +274,7 @@ def test_slurmrestd_listens_at_its_hosts_own_address_only(
     assert not wrong, "\n".join(wrong)
 
 
-def test_slurmrestd_offers_every_version_of_the_api_that_its_release_has(
+def test_slurmrestd_serves_every_version_of_the_api_that_its_release_has(
     api: Api, plan: Plan, served: tuple[str, Cluster]
 ) -> None:
     known = releases.get(plan.releases()[served[0]]).plugins
@@ -334,7 +334,7 @@ def words(value: str | list[str]) -> list[str]:
     return [value] if isinstance(value, str) else value
 
 
-def test_user_with_a_token_submits_asks_and_cancels_in_every_version(
+def test_user_with_a_token_submits_queries_and_cancels_in_every_version(
     api: Api, plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
     user = users[0]
@@ -392,7 +392,7 @@ def test_user_with_a_token_submits_asks_and_cancels_in_every_version(
 
 
 @pytest.mark.needs("two_users")
-def test_token_of_a_user_does_not_cancel_anothers_job(
+def test_token_of_a_user_cannot_cancel_anothers_job(
     api: Api, plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
     """Checks the job itself: 23.11 and later report no error to a user who may not cancel it."""
@@ -408,7 +408,7 @@ def test_token_of_a_user_does_not_cancel_anothers_job(
         api.cluster.wait_for([job_id], {"CANCELLED"})
 
 
-def test_token_of_an_administrator_changes_what_a_users_does_not(
+def test_token_of_an_administrator_can_change_what_a_users_cannot(
     api: Api, plan: Plan, users: list[str]
 ) -> None:
     node = plan.scenario.clusters[api.cluster.name].node_names()[0]
@@ -504,7 +504,7 @@ def test_rest_and_the_commands_agree_about_accounting(api: Api, plan: Plan, jobs
             assert exit_code == record.exit_code, version
         listed_jobs = {job["job_id"] for job in api.get(lists[version], "root")["jobs"]}
         assert job_id in listed_jobs, (
-            f"{lists[version]} lacks job {job_id}, which accounting has: the answer is an old one"
+            f"{lists[version]} lacks job {job_id}, which accounting has: the answer is out of date"
         )
         names = {user["name"] for user in api.get(f"/slurmdb/{version}/users/", "root")["users"]}
         assert names == {"root", *plan.scenario.users}, version
@@ -558,7 +558,7 @@ def filled(path: str, values: dict[str, str]) -> str:
     return re.sub(r"/association/?$", f"/{values['association/']}", url)
 
 
-def test_every_answer_is_as_the_openapi_document_says(api: Api, something: dict[str, str]) -> None:
+def test_every_answer_conforms_to_the_openapi_document(api: Api, something: dict[str, str]) -> None:
     token = api.token("root")
     wrong, asked = [], 0
     for method, path, described in api.operations("get"):
@@ -623,7 +623,7 @@ def bad_tokens(api: Api, run: RunDir, users: list[str]) -> dict[str, dict[str, s
 
 
 @pytest.mark.needs("two_users")
-def test_request_without_a_good_token_is_refused_everywhere(
+def test_request_without_a_valid_token_is_refused_everywhere(
     api: Api,
     plan: Plan,
     users: list[str],
@@ -690,7 +690,7 @@ def has_items(value: Any) -> bool:
     return bool(value) if isinstance(value, list) else False
 
 
-def test_token_lives_as_long_as_it_was_asked_for(
+def test_token_has_the_lifetime_that_was_requested(
     api: Api, users: list[str], served: tuple[str, Cluster]
 ) -> None:
     import jwt

@@ -41,7 +41,7 @@ def large(clusters: dict[str, SlurmCluster], plan: Plan) -> SlurmCluster:
     )
 
 
-def test_every_node_is_idle_and_has_a_slurmd_of_its_own(
+def test_every_node_is_idle_and_has_its_own_slurmd(
     large: SlurmCluster, plan: Plan, jobs: Jobs, ssh: Ssh
 ) -> None:
     for host, nodes in plan.scenario.clusters[large.name].nodes_on().items():

@@ -37,7 +37,7 @@ PATIENCE = 180
 
 
 @pytest.mark.needs("backup_controllers", "accounting")
-def test_backup_controller_takes_over_and_gives_back_without_losing_a_job(
+def test_backup_controller_takes_over_and_hands_back_without_losing_a_job(
     harness_run: OpenRun,
     clusters: dict[str, SlurmCluster],
     plan: Plan,
@@ -195,7 +195,7 @@ def wait_for_control(cluster: SlurmCluster) -> None:
 
 
 @pytest.mark.needs("backup_slurmdbd")
-def test_backup_slurmdbd_takes_over_and_gives_back_without_losing_a_record(
+def test_backup_slurmdbd_takes_over_and_hands_back_without_losing_a_record(
     harness_run: OpenRun, clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh, jobs: Jobs
 ) -> None:
     cluster = next(iter(clusters.values()))

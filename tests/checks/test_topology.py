@@ -125,7 +125,7 @@ def differences(seen: Parts, wanted: Parts, file: str) -> Iterator[str]:
 
 
 @pytest.mark.needs("placement")
-def test_job_gets_the_one_switch_block_or_sub_cube_that_has_room(
+def test_job_gets_the_only_switch_block_or_sub_cube_that_has_room(
     fabrics: list[Fabric], at_rest: Callable[[], None], jobs: Jobs
 ) -> None:
     """Without a topology, it would get nodes of several units."""
@@ -177,7 +177,7 @@ def seconds_until_start(cluster: SlurmCluster, job_id: int) -> int:
 
 
 @pytest.mark.needs("segments")
-def test_job_in_segments_takes_blocks_or_sub_cubes_that_make_no_larger_one(
+def test_job_in_segments_takes_blocks_or_sub_cubes_that_do_not_form_a_larger_one(
     fabrics: list[Fabric], at_rest: Callable[[], None], jobs: Jobs
 ) -> None:
     """A job of the same size without segments waits."""

@@ -110,7 +110,7 @@ def test_only_daemons_change_the_database(plan: Plan, ssh: Ssh) -> None:
         ]
         if has_own_image(plan, host):
             wrong += [
-                "{}: MariaDB asks '{}'@'{}' for no password".format(host, *row)
+                "{}: MariaDB accepts '{}'@'{}' without a password".format(host, *row)
                 for row in rows(host, accounts)
             ]
     assert not wrong, "\n".join(wrong)

@@ -116,7 +116,7 @@ SINGLE_NODE = [
         "slurmd runs outside of slurmd.service",
     ),
     on_single(
-        "is_of_the_release",
+        "daemon_has_the_release",
         *wrapper("slurmd", "echo slurm 19.05.2"),
         "single has slurm 19.05.2, not 24.11",
     ),
@@ -343,7 +343,7 @@ FEDERATION = [
             ("only_daemons_change",),
             ("accounting", "mariadb -e 'create user backup'"),
             ("accounting", "mariadb -e 'drop user backup'"),
-            "accounting: MariaDB asks 'backup'@'%' for no password",
+            "accounting: MariaDB accepts 'backup'@'%' without a password",
         ),
         Sabotage(
             ("only_daemons_change",),
@@ -555,7 +555,7 @@ until listener | grep -q python3; do
 done"""
 ELASTIC = [
     Sabotage(
-        ("job_brings_the_node", "as_many_nodes", "of_the_shape"),
+        ("job_resumes_the_node", "as_many_nodes", "of_the_shape"),
         ("ctl", "scontrol update PartitionName=main State=DRAIN"),
         ("ctl", "scontrol update PartitionName=main State=UP"),
         "Required partition not available",
@@ -574,7 +574,7 @@ ELASTIC = [
         "harness exec ctl -- /usr/local/sbin/slurm-suspend l1",
     ),
     Sabotage(
-        ("job_brings_the_node",),
+        ("job_resumes_the_node",),
         ("ctl", ANOTHER_API),
         # SSH forwards the port again half a second after it is free.
         (
@@ -582,16 +582,16 @@ ELASTIC = [
             "systemctl stop another-api; rm /root/another-api;"
             " until ss -Hltn sport = :8470 | grep -q .; do sleep 0.1; done",
         ),
-        "the provisioning API was not asked for c3, although port 8470 of ctl says so",
+        "the provisioning API got no request for c3, although port 8470 of ctl answered",
     ),
     Sabotage(
-        ("job_brings_the_node",),
+        ("job_resumes_the_node",),
         (f"{NETWORK_OF}ctl", f"{NEW_CHAIN} tcp dport 8470 drop"),
         (f"{NETWORK_OF}ctl", "nft delete table inet lie"),
         "ctl: slurm-resume c3: http://127.0.0.1:8470/v1: timed out",
     ),
     Sabotage(
-        ("job_brings_the_node",),
+        ("job_resumes_the_node",),
         (
             f"{NETWORK_OF}ctl",
             f"{NEW_CHAIN} ip saddr $(getent hosts c3 | cut -d ' ' -f 1) tcp dport 6817 drop",
@@ -610,7 +610,7 @@ ELASTIC = [
     ),
     at_once(
         Sabotage(
-            ("same_on_nodes_that_come",),
+            ("same_on_resumed_nodes",),
             (
                 "ctl",
                 "scontrol update SuspendExcNodes=n1,c2"
@@ -624,7 +624,7 @@ ELASTIC = [
             "c2: bob has uid 2003, should have 2002",
         ),
         Sabotage(
-            ("same_on_nodes_that_come",),
+            ("same_on_resumed_nodes",),
             ("ctl", "srun --nodelist=c2 sed -i s,:/home/bob:,:/tmp/bob:, /etc/passwd"),
             ("ctl", "true"),  # the node is created again
             "c2: bob has home /tmp/bob, should have /home/bob",
@@ -637,7 +637,7 @@ ELASTIC = [
         "ctl:/var/log/slurm/power.log cannot be written by slurm",
     ),
     Sabotage(
-        ("name_of_a_host",),
+        ("host_name_resolves",),
         ("n1", r"cp /etc/hosts /root && sed '/\sc2$/s/^\S*/192.0.2.1/' /root/hosts > /etc/hosts"),
         ("n1", "cat /root/hosts > /etc/hosts && rm /root/hosts"),
         "on n1, c2 is 192.0.2.1, but ",
@@ -655,7 +655,7 @@ ELASTIC = [
         "cloud: node n1 IDLE+DRAIN (broken",
     ),
     Sabotage(
-        ("that_came_ran_once",),
+        ("on_resumed_nodes_ran_once",),
         ("ctl", f"cd {TRACES} && first=$(ls | head -1) && cp $first ${{first%%.*}}.again"),
         ("ctl", f"rm {TRACES}/*.again"),
         "ran 2 times",
@@ -699,9 +699,9 @@ JOB_START = [
     on_n1("runs_as_slurm_says", *WITHOUT_PROLOG, "{'Prolog': 0}"),
     Sabotage(("before_its_prolog_has_ended",), *HASTY_PROGRAMS, "while Prolog runs on n2: "),
     Sabotage(
-        ("when_its_own_epilog_has_ended",),
+        ("after_its_own_epilog_has_ended",),
         *HASTY_PROGRAMS,
-        "n2 is given away although Epilog runs on it",
+        "n2 is allocated again while Epilog runs on it",
     ),
     *(
         on_n1(check, *LYING_TASK_PROLOG, message)
@@ -712,7 +712,7 @@ JOB_START = [
         )
     ),
     at_ctl(
-        "streams_of_its_tasks_unharmed", "srun", '/usr/bin/srun "$@" | tr -d "\\000"', "unharmed"
+        "streams_of_its_tasks_unchanged", "srun", '/usr/bin/srun "$@" | tr -d "\\000"', "unharmed"
     ),
     at_ctl(
         "array_has_a_job",
@@ -728,13 +728,16 @@ JOB_START = [
         "a job that depends on the success of a failed job is",
     ),
     Sabotage(
-        ("signals_reach_those",),
+        ("signals_reach_the_processes",),
         ("n2", changed_conf("s/^KillWait=.*/KillWait=30/")),
         ("n2", MEND_CONF),
         "killed on n2",
     ),
     at_ctl(
-        "signals_reach_those", "scancel", 'exec /usr/bin/scancel --full "$@"', "signals arrived as"
+        "signals_reach_the_processes",
+        "scancel",
+        'exec /usr/bin/scancel --full "$@"',
+        "signals arrived as",
     ),
     at_ctl(
         "interrupting_srun_twice",
@@ -754,7 +757,9 @@ JOB_START = [
         MEND_CONF,
         "credential that is 200 s old",
     ),
-    at_ctl("good_once_for_its_time", "unmunge", "echo Success", "a credential was accepted twice"),
+    at_ctl(
+        "valid_once_for_its_lifetime", "unmunge", "echo Success", "a credential was accepted twice"
+    ),
 ]
 
 TOPOLOGY_YAML = "/etc/slurm/topology.yaml"
@@ -774,7 +779,7 @@ TOPOLOGY = [
                 "every_switch_block_and_torus",
                 "leaf2 is n[4,6-8] in slurmctld's memory, n[5-8] in topology.yaml",
             ),
-            ("one_switch_block_or_sub_cube", "a job of 4 nodes got n[4,6-8], not leaf2: n[5-8]"),
+            ("only_switch_block_or_sub_cube", "a job of 4 nodes got n[4,6-8], not leaf2: n[5-8]"),
             (
                 "sees_where_its_node_is",
                 "slurmd of n5 places it at core.leaf1.n5, should be core.leaf2.n5",
@@ -792,7 +797,7 @@ TOPOLOGY = [
         "b[1-4] is n[1-8] in slurmctld's memory, missing in topology.yaml",
     ),
     Sabotage(
-        ("one_switch_block_or_sub_cube",),
+        ("only_switch_block_or_sub_cube",),
         ("sim", "scontrol update PartitionName=torus Topology=fabric"),
         ("sim", "scontrol update PartitionName=torus Topology=cube"),
         "topology cube: a job of 2 nodes got n[3-4], not pod from",
@@ -855,7 +860,7 @@ WORKSTATION = [
         "with the reason QOSMaxWallDurationPerJobLimit cannot succeed any more",
     ),
     on_box(
-        "gpus_are_given_to_one_job",
+        "gpus_are_allocated_to_one_job",
         *task_prolog("export CUDA_VISIBLE_DEVICES=0"),
         "a job got GPU 0, which belongs to another job",
     ),
@@ -966,11 +971,9 @@ ONCE = drop_in("slurmrestd", "Restart=no")
 OTHER_OPTIONS = stale("slurmrestd", "ExecStart=\nExecStart=/usr/sbin/slurmrestd -t 4 rest:6820")
 REST = [
     by_proxy("as_new_as_the_request", STALE, "", "is answered with comment"),
+    on_rest("runs_as_its_own_user", "User=daemon\nGroup=daemon", "{'daemon'} == {'slurmrestd'}"),
     on_rest(
-        "runs_as_a_user_of_its_own", "User=daemon\nGroup=daemon", "{'daemon'} == {'slurmrestd'}"
-    ),
-    on_rest(
-        "runs_as_a_user_of_its_own",
+        "runs_as_its_own_user",
         "CapabilityBoundingSet=CAP_KILL",
         "slurmrestd has capabilities: {'CapBnd': '0000000000000020'}",
     ),
@@ -1004,7 +1007,7 @@ REST = [
         "ctl: slurmctld has Max open files 99 (hard), its unit has ",
     ),
     Sabotage(
-        ("offers_every_version",),
+        ("serves_every_version",),
         ("rest", "systemctl kill --signal=STOP slurmrestd"),
         ("rest", "systemctl kill --signal=CONT slurmrestd"),
         "slurmrestd on rest does not answer GET /openapi/v3: timed out",
@@ -1015,9 +1018,9 @@ REST = [
         ("ctl", f"chmod 0400 {JWT_KEY}; systemctl restart slurmctld"),
         "ctl: slurmctld is failed (exit-code): fatal: auth/jwt: key file is insecure",
     ),
-    on_rest("runs_as_a_user_of_its_own", "SupplementaryGroups=shadow", "['shadow', 'slurmrestd']"),
+    on_rest("runs_as_its_own_user", "SupplementaryGroups=shadow", "['shadow', 'slurmrestd']"),
     Sabotage(
-        ("own_address_only",),
+        ("hosts_own_address",),
         (
             f"{NETWORK_OF}rest",
             f"{NEW_CHAIN} ip saddr $(getent hosts ctl | cut -d ' ' -f 1) tcp dport 6820 drop",
@@ -1037,7 +1040,7 @@ REST = [
         "SlurmUser",
     ),
     on_rest(
-        "own_address_only",
+        "hosts_own_address",
         "ExecStart=\nExecStart=/usr/sbin/slurmrestd 0.0.0.0:6820",
         "0.0.0.0:6820",
     ),
@@ -1057,19 +1060,19 @@ REST = [
         "rest:/run/systemd/system/slurmrestd.service.d/zz.conf was not rendered",
     ),
     Sabotage(
-        ("submits_asks_and_cancels",),
+        ("submits_queries_and_cancels",),
         ("ctl", "scontrol update PartitionName=main State=DRAIN"),
         ("ctl", "scontrol update PartitionName=main State=UP"),
         "Required partition not available",
     ),
     Sabotage(
-        ("does_not_cancel_anothers_job",),
+        ("token_of_a_user_cannot_cancel",),
         ("ctl", "sacctmgr -i modify user bob set adminlevel=operator"),
         ("ctl", "sacctmgr -i modify user bob set adminlevel=none"),
         "bob cancelled the job of alice",
     ),
     Sabotage(
-        ("administrator_changes_what",),
+        ("administrator_can_change_what",),
         ("ctl", "sacctmgr -i modify user alice set adminlevel=administrator"),
         ("ctl", "sacctmgr -i modify user alice set adminlevel=none"),
         "as alice: 200",
@@ -1080,15 +1083,20 @@ REST = [
         ("ctl", "sacctmgr -i delete user carol"),
         "'carol'",
     ),
-    liar("openapi_document_says", ("", ""), (": true", ": null"), "None is not of type 'boolean'"),
     liar(
-        "submits_asks_and_cancels",
+        "conforms_to_the_openapi_document",
+        ("", ""),
+        (": true", ": null"),
+        "None is not of type 'boolean'",
+    ),
+    liar(
+        "submits_queries_and_cancels",
         ("OF_THE_CHECK=v", "OF_NO_CHECKS=v"),
         ("", ""),
         "the job has OF_THE_CHECK=None",
     ),
     liar(
-        "submits_asks_and_cancels",
+        "submits_queries_and_cancels",
         ('"/home/alice"', '"/var/tmp///"'),
         ("", ""),
         "ran in /var/tmp, not in /home/alice",
@@ -1100,13 +1108,13 @@ REST = [
         "should be ['n1', 'n2']",
     ),
     Sabotage(
-        ("good_token_is_refused",),
+        ("valid_token_is_refused",),
         ("ctl", LATE[0]),
         ("ctl", LATE[1]),
         "a token (expired a minute ago) is accepted by",
     ),
     Sabotage(
-        ("lives_as_long",),
+        ("has_the_lifetime",),
         (
             "ctl",
             wrapper(
@@ -1168,9 +1176,9 @@ HYBRID = [
         at_shared(check, *NO_LEDGER, message)
         for check, message in (
             ("never_have_the_same_cpu", "taken by"),
-            ("is_refused_where_jobs_have", "{'type': 'Slurm', 'allocated': {'cpu': '0m'"),
-            ("asks_for_what_it_gets", "but requested (0, "),
-            ("get_around_the_ledger", "alice was allowed: ['sbatch --exclusive"),
+            ("is_refused_where_jobs_occupy", "{'type': 'Slurm', 'allocated': {'cpu': '0m'"),
+            ("requests_from_the_ledger", "but requested (0, "),
+            ("bypass_the_ledger", "alice was allowed: ['sbatch --exclusive"),
         )
     ),
     at_shared(
@@ -1180,33 +1188,33 @@ HYBRID = [
         "--mem-per-cpu=300: jobs have (2, 600) of n1, but requested (2, 500) from the ledger",
     ),
     at_shared(
-        "get_around_the_ledger",
+        "bypass_the_ledger",
         "chmod u+s /usr/bin/scontrol",
         "chmod u-s /usr/bin/scontrol",
         "alice was allowed: ['scontrol update JobId=",
     ),
     at_shared(
-        "until_the_operator_has_told_it",
+        "until_the_operator_has_cut_again",
         f"sed -i.right 's/State=DRAIN/State=UNKNOWN/' {CONF} && systemctl restart slurmctld",
         f"mv {CONF}.right {CONF} && systemctl restart slurmctld",
         "a job that needs what a pod has is RUNNING",
     ),
     at_shared(
-        "until_the_operator_has_told_it",
+        "until_the_operator_has_cut_again",
         "systemd-run --quiet --unit=resumer sh -c"
         " 'while sleep 0.2; do scontrol update NodeName=n1,n2 State=RESUME; done'",
         "systemctl stop resumer",
         "although no operator runs: something else resumes nodes",
     ),
     at_shared(
-        "until_the_operator_has_told_it",
+        "until_the_operator_has_cut_again",
         "systemd-run --quiet --unit=changer sh -c"
         " 'while sleep 0.1; do scontrol update NodeName=n1 Gres=k8scpu:4,k8smemory:1000; done'",
         "systemctl stop changer",
         "something else changes Gres of nodes",
     ),
     at_shared(
-        "external_job_holds_for_a_pod",
+        "external_job_reserves_for_a_pod",
         *wrapper(
             "sbatch",
             'exec /usr/bin/sbatch $(echo "$@" | sed "s/--external/--wrap=sleep\\${IFS}300/")',
@@ -1214,7 +1222,7 @@ HYBRID = [
         "the external job has started",
     ),
     at_shared(
-        "external_node_is_given_to_external_jobs",
+        "external_node_is_allocated_only_to_external_jobs",
         *wrapper("scontrol", 'exec /usr/bin/scontrol $(echo "$@" | sed "s/=EXTERNAL/=CLOUD/")'),
         "which has none",
     ),
@@ -1233,9 +1241,11 @@ def constrain(option: str) -> tuple[str, str]:
 # Of a virtual machine.
 MACHINE = [
     on_single(
-        "no_more_cpus", *constrain("ConstrainCores"), "a job that was given 1 CPUs runs on 2"
+        "cannot_use_more_cpus",
+        *constrain("ConstrainCores"),
+        "a job that was allocated 1 CPUs runs on 2",
     ),
-    on_single("over_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
+    on_single("exceeds_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
     on_single(
         "reboots_on_request",
         f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF} && scontrol reconfigure",
@@ -1246,7 +1256,7 @@ MACHINE = [
         "waiting for single to go down for the reboot",
     ),
     on_single(
-        "lost_its_power",
+        "lost_power",
         "systemctl disable --quiet slurmd",
         "systemctl enable --quiet --now slurmd",
         # Jobs stay on a node that does not answer.
@@ -1257,13 +1267,13 @@ MACHINE = [
 # Of many nodes that share hosts.
 SCALE = [
     Sabotage(
-        ("slurmd_of_its_own",),
+        ("its_own_slurmd",),
         ("sim1", "systemctl stop slurmd@n7"),
         ("sim1", "systemctl start slurmd@n7"),
         "sim1 does not run exactly one slurmd for each of n7",
     ),
     Sabotage(
-        ("slurmd_of_its_own",),
+        ("its_own_slurmd",),
         ("ctl", "scontrol update NodeName=n9 State=DRAIN Reason='no fan'"),
         ("ctl", "scontrol update NodeName=n9 State=RESUME"),
         "n9 IDLE+DRAIN no fan",
@@ -1301,10 +1311,10 @@ def of_containers(checks: str, scripts: tuple[str, str], message: str) -> Sabota
 
 CONTAINERS = [
     of_containers(
-        "has_a_root_of_its_own", (f"mv {OCI} /root", f"mv /root/oci.conf {OCI}"), "/etc/slurm"
+        "its_own_root_file_system", (f"mv {OCI} /root", f"mv /root/oci.conf {OCI}"), "/etc/slurm"
     ),
     of_containers(
-        "its_exit_code_pass_through",
+        "exit_code_of_a_container_pass_through",
         in_oci_conf('s/="exec \\(crun.*run .*\\)"/="\\1; exit 0"/'),
         "exit_code=0",
     ),
@@ -1341,7 +1351,7 @@ CONTAINERS = [
         in_oci_conf('s,^RunTimeDelete=.*-- ,RunTimeDelete=",'),
         "'0'",
     ),
-    of_containers("bundle_is_as_it_was", in_oci_conf("/^MountSpoolDir/d"), "rootfs/var/run/slurm"),
+    of_containers("bundle_is_unchanged", in_oci_conf("/^MountSpoolDir/d"), "rootfs/var/run/slurm"),
 ]
 
 

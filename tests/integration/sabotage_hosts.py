@@ -359,27 +359,27 @@ FEDERATION = [
         f"onprem1:{SPOOL} is a symbolic link to /tmp/spool",
     ),
     at_once(
-        on_host("every_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
+        on_host("every_host_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
         on_host(
-            "every_name",
+            "every_host_name",
             "aws3",
             "cp /etc/hosts /root/hosts && sed '1i 127.0.1.1 aws3' /root/hosts > /etc/hosts",
             "cat /root/hosts > /etc/hosts",
             "on aws3, aws3 is 127.0.1.1",
         ),
         on_host(
-            "every_name",
+            "every_host_name",
             "aws4",
             # Nobody has the address, so the resolver waits.
             "cp /etc/resolv.conf /etc/nsswitch.conf /root && sed -i 's/^hosts:/& dns/'"
             " /etc/nsswitch.conf && for last in 250 251; do hostname -I |"
             ' sed -E "s/^([0-9.]+)\\.[0-9]+ .*/nameserver \\1.$last/"; done > /etc/resolv.conf',
             "cat /root/resolv.conf > /etc/resolv.conf && cp /root/nsswitch.conf /etc",
-            "aws4 takes 4 s or more for the address of ",
+            "aws4 takes 4 s or more to resolve ",
         ),
     ),
     on_host(
-        "every_name",
+        "every_host_name",
         "aws-ctl",
         "scontrol update NodeName=aws1 NodeAddr=aws2",
         "scontrol update NodeName=aws1 NodeAddr=aws1",
@@ -518,7 +518,11 @@ REST = [
         "ctl cannot connect to slurmd of n2: no answer in 10 s",
     ),
     Sabotage(
-        ("administrator_changes_what", "agree_about_accounting", "openapi_document_says"),
+        (
+            "administrator_can_change_what",
+            "agree_about_accounting",
+            "conforms_to_the_openapi_document",
+        ),
         (NETWORK_OF + "accounting", dropped_from("rest", 6819)[0]),
         (NETWORK_OF + "accounting", dropped_from("rest", 6819)[1]),
         "rest does not reach slurmdbd",

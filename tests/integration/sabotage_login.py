@@ -117,7 +117,7 @@ LOGIN = [
         # usermod would also change the owner of her home, which all hosts share.
         "sed -i s/:2001:2001:/:3001:2001:/ /etc/passwd",
         "sed -i s/:3001:2001:/:2001:2001:/ /etc/passwd",
-        "n2 signs for uid 3001 what alice asks for",
+        "n2 issues alice a credential for uid 3001",
     ),
     on_host(
         "foreign_forged_or_expired",

@@ -32,9 +32,9 @@ def test_quick_checks_of_the_ledger_pass(shared: OpenRun) -> None:
     evaluation = lifecycle.verify(
         shared,
         [
-            "jobs_have_the_room",
-            "get_around_the_ledger",
-            "operator_has_told_it",
+            "jobs_occupy_the_node",
+            "bypass_the_ledger",
+            "operator_has_cut_again",
             "external_job",
             "external_node",
         ],

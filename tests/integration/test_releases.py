@@ -56,7 +56,7 @@ def test_what_slurm_gets_wrong_in_a_mixed_federation_is_found_and_explained(
     done = verified(harness, SCENARIOS / "federation.yml", ["accounting_matches"], *mixed)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "waiting for accounting to agree with the jobs' trace" in done.stdout
-    assert "known fault of Slurm: slurmdbd 26.05 loses the records of federated jobs" in done.stdout
+    assert "known bug in Slurm: slurmdbd 26.05 loses the records of federated jobs" in done.stdout
 
 
 def test_releases_that_cannot_work_together_are_refused_before_anything_starts(

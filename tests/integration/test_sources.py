@@ -16,7 +16,7 @@ from harness.report import model
 from support import SCENARIOS, Harness, command_line, environment_of, verified
 
 # Checks of what the packages contain; the other checks pass on the same daemons from the source.
-PACKAGED = ("daemon_is_of_the_release", "is_the_packaged_one", "runs_its_daemons", "batch_job_runs")
+PACKAGED = ("daemon_has_the_release", "is_the_packaged_one", "runs_its_daemons", "batch_job_runs")
 # Without optimization, Slurm compiles in half of the time.
 FAST = {"DEB_BUILD_OPTIONS": "noopt"}
 CHAIN = """

@@ -49,7 +49,7 @@ def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
 ) -> None:
     scenario = tmp_path / "coming-and-going.yml"
     scenario.write_text(COMING_AND_GOING)
-    checks = ("job_brings_the_node", "as_many_nodes_as_they_request", "hosts_are_gone", "ran_once")
+    checks = ("job_resumes_the_node", "as_many_nodes_as_they_request", "hosts_are_gone", "ran_once")
     verify = verified(harness, scenario, checks, "--provider", "vagrant")
     assert verify.returncode == 0, verify.stdout
 

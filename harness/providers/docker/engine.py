@@ -38,7 +38,7 @@ def connect() -> docker.DockerClient:
         context = ContextAPI.get_current_context()
         host = os.environ.get("DOCKER_HOST") or (context.Host if context else None)
         raise EngineError(
-            f"no Docker engine answers at {host or 'its default socket'}: {error}",
+            f"no Docker engine answers at {host or 'its default socket'}: {_reason(error)}",
             hint="start it, or run `harness doctor` to see what is missing",
         ) from error
 
@@ -66,9 +66,19 @@ def connect_to(context: str) -> docker.DockerClient:
         return _usable(docker.DockerClient(host, timeout=_TIMEOUT, tls=tls, use_ssh_client=True))
     except (DockerException, requests.RequestException) as error:
         raise EngineError(
-            f"the engine of Docker context {context} does not answer at {host}: {error}",
+            f"the engine of Docker context {context} does not answer at {host}: {_reason(error)}",
             hint=f"`docker --context {context} info` shows details",
         ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the operating system said, such as "Connection refused", or else all of it."""
+    cause: BaseException | None = error
+    while cause:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
 
 
 class _OnePool(UnixHTTPAdapter):

@@ -235,7 +235,7 @@ class ExistingProvider:
         if lacking := [name for name in names if name not in known]:
             where = self._inventory or "the scenario's machines"
             raise UsageError(
-                f"{where}: no {', '.join(lacking)}",
+                f"{where}: no machine for {', '.join(lacking)}",
                 hint="docs/existing.md shows both ways to name machines",
             )
         return [known[name] for name in names]

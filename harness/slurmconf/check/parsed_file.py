@@ -292,7 +292,7 @@ class Source:
                 rest = conf.rest_of_include(lines[:index], line).strip()
                 if rest:
                     shown = rest if len(rest) <= 60 else f"{rest[:57]}..."
-                    problem = f'cannot be read: "{shown}", which is left of the text before'
+                    problem = f'cannot be read: "{shown}", which remains of the lines before'
                     hint = "write a blank or an end of line after the file's name"
                     self.findings.append(
                         Finding(

@@ -509,7 +509,10 @@ def _selection(source: Source) -> Iterator[Finding]:
     resources = words & _RESOURCES
     if setting and len(resources) > 1:
         yield source.find(
-            setting, FATAL, "contradiction", f"{', '.join(sorted(resources))} exclude each other"
+            setting,
+            FATAL,
+            "contradiction",
+            f"{', '.join(sorted(resources))} are mutually exclusive",
         )
         return
     if setting and sum(word.lower() in _RESOURCES for word in setting.words()) > 1:
@@ -711,7 +714,7 @@ def _exclusive_words(source: Source) -> Iterator[Finding]:
         words = setting.value.lower() if setting else ""
         if setting and first in words and second in words:
             yield source.find(
-                setting, FATAL, "contradiction", f"{first} and {second} exclude each other"
+                setting, FATAL, "contradiction", f"{first} and {second} are mutually exclusive"
             )
     for name, word in source.release.lone_words:
         setting = source.settings.get(name)
@@ -770,7 +773,7 @@ def _resources(source: Source) -> Iterator[Finding]:
         message = f"{', '.join(shared)} requires select/cons_tres"
         yield source.find(gres, FATAL, "missing", message, daemons=SLURMCTLD)
     if gres and (twice := [name for name in types if source.words("grestypes").count(name) > 1]):
-        message = f"{twice[0]} is there twice; the second is ignored (gres_init)"
+        message = f"{twice[0]} is listed twice; the second is ignored (gres_init)"
         yield source.find(gres, ERROR, "twice", message)
     ids = {_gres_id(name): name for name in types[::-1]}
     alike = [name for name in types if ids[_gres_id(name)] != name]
@@ -855,7 +858,7 @@ def _tasks(source: Source) -> Iterator[Finding]:
     bindings = [word for word in words if word.startswith("autobind=")]
     for several in (units, bindings):
         if setting and len(several) > 1:
-            message = f"{' and '.join(several)} exclude each other"
+            message = f"{' and '.join(several)} are mutually exclusive"
             yield source.find(setting, FATAL, "contradiction", message)
     known = source.release.words["taskpluginparam"].known
     for word in ("OOMKillStep", "SlurmdSpecOverride"):

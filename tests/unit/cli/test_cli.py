@@ -57,7 +57,10 @@ def test_missing_engine_is_3_with_a_hint_and_a_report(tmp_path: Path) -> None:
     scenario = ROOT / "scenarios" / "single-node.yml"
     completed = harness("run", scenario, "--report", "out", cwd=tmp_path, environment=NO_ENGINE)
     assert completed.returncode == 3
-    assert "no Docker engine answers at unix:///nonexistent/docker.sock" in completed.stdout
+    reason = (
+        "no Docker engine answers at unix:///nonexistent/docker.sock: No such file or directory\n"
+    )
+    assert completed.stdout.count(reason) == 1
     assert "hint: start it" in completed.stdout
     assert json.loads((tmp_path / "out" / "report.json").read_text())["verdict"] == "unknown"
     assert "Traceback" not in completed.stderr
@@ -102,6 +105,12 @@ def test_report_is_rewritten_and_runs_are_compared(tmp_path: Path) -> None:
         "0 checks have the same outcome"
         in harness("report", "one", "single-node", cwd=tmp_path).stdout
     )
+
+
+def test_report_without_any_run_names_the_directory_of_runs(tmp_path: Path) -> None:
+    completed = harness("report", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "error: no run under runs\n" in completed.stderr
 
 
 def test_directory_without_a_report_is_2_with_a_hint(tmp_path: Path) -> None:
@@ -262,7 +271,7 @@ def test_table_of_submissions_is_read_before_anything_starts(tmp_path: Path) -> 
     ("words", "problem"),
     [
         (["--to", "26.05"], "need a scenario"),
-        (["scenario.yml", "--run", "x"], "--run and a scenario exclude each other"),
+        (["scenario.yml", "--run", "x"], "--run cannot be combined with a scenario"),
     ],
 )
 def test_options_of_submissions_that_contradict_each_other_are_refused(

@@ -507,7 +507,7 @@ def test_inventory_has_no_lines_of_an_ssh_config(variable: str, tmp_path: Path) 
 def test_host_without_a_machine_is_refused(tmp_path: Path) -> None:
     read = scenario.load(written(tmp_path, SCENARIO.replace(", worker: worker.example.org", "")))
     plan = make_plan("lent", read, OWN_MACHINES)
-    with pytest.raises(UsageError, match="the scenario's machines: no worker"):
+    with pytest.raises(UsageError, match="the scenario's machines: no machine for worker"):
         ExistingProvider(tmp_path).ask(plan, render(plan))
 
 

@@ -600,7 +600,7 @@ def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
     )
     assert finding.outcome == "failed"
     assert (
-        "should end COMPLETED; known fault of Slurm: slurmd mistook a starting slurmstepd"
+        "should end COMPLETED; known bug in Slurm: slurmd mistook a starting slurmstepd"
         in finding.problems[0]
     )
     history.log = [f"Purging vestigial job script /var/lib/slurm/slurmd/job{ID}7/slurm_script"]

@@ -363,7 +363,7 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (CLUSTER % ", backup_controllers: [ctl]", "host ctl is already clusters.one.controller"),
         (
             POWER_AND_BACKUP,
-            "powers no nodes: a cluster whose nodes come and go must have a single controller",
+            "cannot power nodes: a cluster whose nodes come and go has a single controller",
         ),
         (CLUSTER % "" + "accounting: {host: db, backup: ctl}", "host ctl is already"),
         (

@@ -118,7 +118,7 @@ def test_import_says_what_runs_and_what_does_not(imported: Import) -> None:
         "runs: TaskProlog=task.sh: /etc/slurm/task.sh",
         "finding: /opt/slurm/prolog.d/20-b: Prolog names it, but it is not executable",
         "replaced: /opt/slurm/epilog: the hosts have no /bin/ksh, which runs it; a program that "
-        "does nothing stands in",
+        "does nothing is used",
         "replaced: /opt/slurm/lib.sh: 1 secrets, by harness-collect",
         "copied: /opt/slurm/lib.sh: named in /opt/slurm/prolog.d/10-a",
         "stand-in: /usr/bin/gpu: a program that only logs the call; called at "

@@ -511,6 +511,6 @@ def test_include_that_ends_the_file_needs_an_end_of_line(tmp_path: Path) -> None
     base = "PartitionName=q Nodes=n1 Default=YES"
     assert_fatal(
         fatal(tmp_path, "24.11", base + text, x_conf="MinJobAge=300\n"),
-        '6:1: fatal: Include x.conf: cannot be read: "Nodes=n1 Default=YES", which is left of',
+        '6:1: fatal: Include x.conf: cannot be read: "Nodes=n1 Default=YES", which remains of',
     )
     assert fatal(tmp_path, "24.11", f"{base}{text}\n", x_conf="MinJobAge=300\n") == ""
