@@ -130,10 +130,10 @@ class Prometheus:
         return wrong_targets(wanted, seen)
 
     def figures(self, cluster: str) -> Figures:
-        """Return its latest figures of a cluster; without those of targets that are down."""
-        query = f'{{cluster="{cluster}",__name__=~"slurm_.*"}}'
+        """Return its latest figures of a cluster, without those that it no longer receives."""
+        query = f'{{cluster="{cluster}",__name__=~"slurm_.*"}}[{2 * self.interval + 3}s]'
         return {
-            (series["metric"]["__name__"], label(series["metric"])): float(series["value"][1])
+            (series["metric"]["__name__"], label(series["metric"])): float(series["values"][-1][1])
             for series in self.ask(f"query?query={quote(query)}")["result"]
         }
 
