@@ -15,7 +15,6 @@ MODULES = {
         "docker",
         "fastapi",
         "httpx2",
-        "jwt",
         "openapi_schema_validator",
         "packaging",
         "pytest",

@@ -322,10 +322,7 @@ def _takes_tokens(plan: Plan, host: Host) -> bool:
 def _prometheus_files(plan: Plan, host: Host, monitoring: Monitoring) -> Iterator[RenderedFile]:
     """Yield the configuration of Prometheus, the token with which it reads, and its address."""
     private = plan.clusters_with_private_metrics()
-    config, unit = (
-        "/etc/prometheus/prometheus.yml",
-        "/etc/systemd/system/prometheus.service.d/options.conf",
-    )
+    config = "/etc/prometheus/prometheus.yml"
     text = template(
         config,
         monitoring=monitoring,
@@ -339,6 +336,7 @@ def _prometheus_files(plan: Plan, host: Host, monitoring: Monitoring) -> Iterato
         token = run_secrets.secret(run_secrets.ROOT_TOKEN)
         owner = "prometheus"
         yield RenderedFile(_PROMETHEUS_TOKEN, token, owner, owner, "0400", "prometheus", "restart")
+    unit = "/etc/systemd/system/prometheus.service.d/options.conf"
     container = plan.capabilities.engine and not plan.capabilities.own_kernel
     text = template(unit, host=host.name, port=monitoring.port, container=container)
     yield RenderedFile(unit, text, unit="prometheus", action="restart")

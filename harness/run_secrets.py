@@ -5,10 +5,6 @@ A placeholder is replaced when its file is copied to a host.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
-import json
 import re
 import secrets as random_secrets
 import subprocess
@@ -53,13 +49,13 @@ def hide(text: str, secrets: Mapping[str, str]) -> str:
     return text
 
 
-def new_secrets(names: Set[str], existing: Mapping[str, str] | None = None) -> dict[str, str]:
+def new_secrets(names: Set[str], existing: Mapping[str, str]) -> dict[str, str]:
     """Return random values for secrets, without those that are `existing`.
 
     NAME_ssh_key is a private key, and NAME_ssh_key_pub its public half; each comes with the other.
     The key signs root's token, and comes with it.
     """
-    names = (names | ({JWT_KEY} if ROOT_TOKEN in names else set())) - (existing or {}).keys()
+    names = (names | ({JWT_KEY} if ROOT_TOKEN in names else set())) - existing.keys()
     private_keys = {match[1] for match in map(_SSH_KEY.fullmatch, names) if match}
     ssh_keys = {
         name: value for private in private_keys for name, value in _ssh_key(private).items()
@@ -69,7 +65,7 @@ def new_secrets(names: Set[str], existing: Mapping[str, str] | None = None) -> d
         name: random_secrets.token_hex(32) for name in sorted(names - ssh_keys.keys())
     }
     if ROOT_TOKEN in values:
-        values[ROOT_TOKEN] = token("root", {**(existing or {}), **values}[JWT_KEY], _TOKEN_LIFE)
+        values[ROOT_TOKEN] = token("root", {**existing, **values}[JWT_KEY], _TOKEN_LIFE)
     return values
 
 
@@ -78,15 +74,10 @@ def token(user: str, key: str, life: int) -> str:
 
     slurm.schedmd.com/jwt.html describes it.
     """
+    import jwt
+
     now = int(time.time())
-    parts = ({"alg": "HS256", "typ": "JWT"}, {"sun": user, "iat": now, "exp": now + life})
-    signed = b".".join(_base64(json.dumps(part).encode()) for part in parts)
-    signature = hmac.new(key.encode(), signed, hashlib.sha256).digest()
-    return b".".join((signed, _base64(signature))).decode()
-
-
-def _base64(data: bytes) -> bytes:
-    return base64.urlsafe_b64encode(data).rstrip(b"=")
+    return jwt.encode({"sun": user, "iat": now, "exp": now + life}, key, "HS256")
 
 
 def _ssh_key(name: str) -> dict[str, str]:

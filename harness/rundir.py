@@ -316,7 +316,7 @@ def write_rendered(directory: Path, tree: Tree, *, with_secrets: bool) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "manifest.json").write_text(_manifest(tree))
-    secrets = run_secrets.new_secrets(_secret_names(tree)) if with_secrets else None
+    secrets = run_secrets.new_secrets(_secret_names(tree), {}) if with_secrets else None
     written: dict[RenderedFile, Path] = {}
     for host, files in tree.items():
         for file in files:

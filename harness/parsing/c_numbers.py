@@ -23,7 +23,7 @@ def strtol(text: str) -> int:
     return -size if found[1] == "-" else size
 
 
-def begins(text: str) -> bool:
+def begins_with_digit(text: str) -> bool:
     """Return whether a text begins with a digit, as isdigit() of C sees it."""
     return "0" <= text[:1] <= "9"
 

@@ -137,6 +137,17 @@ def everywhere(function, names):  # noqa: ANN001, ANN201  any function of a host
         return dict(zip(names, pool.map(function, names), strict=True))
 
 
+def address_of(ssh: Ssh, host: str) -> str:
+    """Return the IPv4 address that a host's name has on the host itself."""
+    return ssh.run(host, ["getent", "ahostsv4", host]).stdout.split()[0]
+
+
+def listening(ssh: Ssh, host: str, port: int | str) -> set[str]:
+    """Return the addresses, each with the port, at which a host accepts connections at a port."""
+    sockets = ["ss", "--no-header", "--listening", "--numeric", "--tcp", f"sport = :{port}"]
+    return {line.split()[3] for line in ssh.run(host, sockets).stdout.splitlines()}
+
+
 def longest(plan: Plan, cluster: str) -> float:
     """Return the longest time, in minutes, that every partition lets a job run."""
     partitions = plan.scenario.clusters[cluster].partitions.values()

@@ -13,13 +13,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from conftest import Jobs, everywhere, small
+from conftest import Jobs, address_of, everywhere, listening, small
 
 from harness import releases, run_secrets, slurm_options
 from harness.cluster import node_state
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
 from harness.rundir import RunDir
+from harness.slurmconf import drift
 from harness.ssh import Ssh
 from harness.wait import wait_until
 
@@ -143,7 +144,7 @@ def wrong_targets(wanted: set[str], seen: Mapping[str, Mapping[str, Any]]) -> li
     return [
         *(f"Prometheus does not scrape {url}" for url in sorted(wanted - seen.keys())),
         *(
-            f"Prometheus scrapes {url}, which is no target of the scenario"
+            f"Prometheus scrapes {url}, which is not a target of the scenario"
             for url in sorted(seen.keys() - wanted)
         ),
         *(
@@ -209,10 +210,8 @@ def test_prometheus_scrapes_every_target(plan: Plan, prometheus: Prometheus) -> 
 def test_prometheus_listens_at_its_hosts_own_address_only(
     plan: Plan, ssh: Ssh, prometheus: Prometheus
 ) -> None:
-    own = ssh.run(prometheus.host, ["getent", "ahostsv4", prometheus.host]).stdout.split()[0]
-    listening = ["ss", "--no-header", "--listening", "--numeric", "--tcp"]
-    lines = ssh.run(prometheus.host, [*listening, f"sport = :{prometheus.port}"]).stdout
-    addresses = {line.split()[3] for line in lines.splitlines()}
+    own = address_of(ssh, prometheus.host)
+    addresses = listening(ssh, prometheus.host, prometheus.port)
     assert addresses == {f"{own}:{prometheus.port}"}, (
         f"Prometheus on {prometheus.host} listens at {', '.join(sorted(addresses)) or 'no address'}"
     )
@@ -362,11 +361,10 @@ def figures_of_jobs(cluster: SlurmCluster) -> Iterator[tuple[tuple[str, str], fl
 def figures_of_nodes(printed: str) -> Iterator[tuple[tuple[str, str], float]]:
     """Yield what `scontrol show node` prints of nodes."""
     states = []
-    for line in printed.splitlines():
-        facts = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        states.append(node_state.words(facts["State"]))
-        yield ("slurm_node_cpus", facts["NodeName"]), int(facts["CPUTot"])
-        yield ("slurm_node_cpus_alloc", facts["NodeName"]), int(facts["CPUAlloc"])
+    for node, facts in drift.printed_lines(printed).items():
+        states.append(node_state.words(facts["state"]))
+        yield ("slurm_node_cpus", node), int(facts["cputot"])
+        yield ("slurm_node_cpus_alloc", node), int(facts["cpualloc"])
     for state, end in NODE_STATES.items():
         yield (f"slurm_nodes_{end}", ""), sum(state in words for words in states)
     draining = [words for words in states if "DRAIN" in words]

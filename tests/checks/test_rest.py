@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Jobs, everywhere, wait_for_records
+from conftest import Jobs, address_of, everywhere, listening, wait_for_records
 
 from harness import releases, render, slurm_options
 from harness.cluster import slurm
@@ -255,18 +255,14 @@ def test_slurmrestd_listens_only_on_its_hosts_own_address(
     api: Api, ssh: Ssh, served: tuple[str, Cluster], plan: Plan
 ) -> None:
     """The other hosts at its site can reach it at this address."""
-    own = ssh.run(api.host, ["getent", "ahostsv4", api.host]).stdout.split()[0]
-    lines = ssh.run(
-        api.host, ["ss", "--no-header", "--listening", "--numeric", "--tcp"]
-    ).stdout.splitlines()
-    port = f":{served[1].rest.port}"
-    assert {line.split()[3] for line in lines if line.split()[3].endswith(port)} == {own + port}
+    own, port = address_of(ssh, api.host), served[1].rest.port
+    assert listening(ssh, api.host, port) == {f"{own}:{port}"}
     site = next(host.site for host in plan.hosts if host.name == api.host)
     others = [host.name for host in plan.lasting_hosts() if host.site == site]
-    connect = ["timeout", "10", "bash", "-c", f": < /dev/tcp/{api.host}/{served[1].rest.port}"]
+    connect = ["timeout", "10", "bash", "-c", f": < /dev/tcp/{api.host}/{port}"]
     reached = everywhere(lambda name: ssh.run(name, connect, check=False), others)
     wrong = [
-        f"{name} does not reach slurmrestd at {api.host}{port}: "
+        f"{name} does not reach slurmrestd at {api.host}:{port}: "
         f"{answer.stderr.strip() or 'no answer in 10 s'}"
         for name, answer in reached.items()
         if answer.exit_code

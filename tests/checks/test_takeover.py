@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 import pytest
 from conftest import (
     Jobs,
+    listening,
     slurm_conf,
     slurmdbd_differences,
     wait_for_records,
@@ -229,14 +230,11 @@ def wait_for_standby(ssh: Ssh, plan: Plan) -> None:
     """Wait until the backup slurmdbd does not listen, because the first one is back."""
     accounting = plan.scenario.accounting
     port = slurm_options.slurmdbd_conf(plan.scenario)["DbdPort"]
-    listeners = ["ss", "--no-header", "--listening", "--numeric", "--tcp", f"sport = :{port}"]
     wait_until(
-        lambda: ssh.run(accounting.backup, listeners).stdout.strip(),
-        lambda listening: not listening,
+        lambda: listening(ssh, accounting.backup, port),
+        lambda addresses: not addresses,
         what=f"slurmdbd of {accounting.backup} to give control back "
         f"to slurmdbd of {accounting.host}",
         timeout=PATIENCE,
-        show=lambda listening: (
-            f"it listens on port {port}; does it reach {accounting.host}:{port}?"
-        ),
+        show=lambda _: f"it listens on port {port}; does it reach {accounting.host}:{port}?",
     )

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from harness.open_run import OpenRun
-from support import Harness, command_line, environment_of, kept
+from support import Harness, command_line, environment_of, kept_up
 
 # The most that a worker's run needs: 12 hosts with 7 inotify instances each, and their memory.
 _INOTIFY, _MEMORY = 12 * 7, 1.5e9
@@ -123,19 +121,13 @@ def quick(pytestconfig: pytest.Config) -> bool:
     return "not core" in pytestconfig.option.markexpr
 
 
-@pytest.fixture(scope="session")
-def federation(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The federation, passed and still up."""
-    yield from kept(harness, runs, "federation", quick=quick)
+# The federation, passed and still up.
+federation = kept_up("federation", scope="session")
 
 
-@pytest.fixture(scope="session")
-def elastic_nodes(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The scenario whose nodes are created for jobs, passed and still up."""
-    yield from kept(harness, runs, "elastic-l3", quick=quick)
+# The scenario whose nodes are created for jobs, passed and still up.
+elastic_nodes = kept_up("elastic-l3", scope="session")
 
 
-@pytest.fixture(scope="session")
-def single_node(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The single node, passed and still up."""
-    yield from kept(harness, runs, "single-node", quick=quick)
+# The single node, passed and still up.
+single_node = kept_up("single-node", scope="session")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -69,6 +69,16 @@ def kept(
         yield run
     finally:
         lifecycle.down(run)
+
+
+def kept_up(scenario: str, *choices: str, scope: Literal["module", "session"] = "module") -> Any:
+    """Return a fixture: a shipped scenario's run, passed and still up."""
+
+    @pytest.fixture(scope=scope)
+    def run(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
+        yield from kept(harness, runs, scenario, *choices, quick=quick)
+
+    return run
 
 
 def sabotage_modules() -> list[ModuleType]:

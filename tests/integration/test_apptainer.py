@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from harness.open_run import OpenRun
 from sabotage import WORKSTATION, Sabotage, break_and_verify
-from support import Harness, kept
+from support import kept_up
 
-
-@pytest.fixture(scope="module")
-def workstation(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The workstation, passed and still up, on the release that has Apptainer."""
-    yield from kept(harness, runs, "apptainer", "--release", "26.05", quick=quick)
+# The workstation, passed and still up, on the release that has Apptainer.
+workstation = kept_up("apptainer", "--release", "26.05")
 
 
 @pytest.mark.parametrize("sabotage", WORKSTATION, ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import docker
@@ -11,7 +10,7 @@ import pytest
 from harness import rundir
 from harness.open_run import OpenRun
 from sabotage import CLOUDBURST, Sabotage, break_and_verify
-from support import SCENARIOS, Harness, kept, verified
+from support import SCENARIOS, Harness, kept_up, verified
 
 # Each level of the ladder, each on another release; the checks that are about it.
 LADDER = [("elastic-l0", "24.11"), ("elastic-l1", "26.05"), ("elastic-l2", "22.05")]
@@ -32,10 +31,8 @@ def test_ladder(harness: Harness, runs: Path, name: str, release: str) -> None:
     verify(harness, runs, SCENARIOS / f"{name}.yml", release)
 
 
-@pytest.fixture(scope="module")
-def cloudburst(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The federation that bursts, passed and still up."""
-    yield from kept(harness, runs, "cloudburst", quick=quick)
+# The federation that bursts, passed and still up.
+cloudburst = kept_up("cloudburst")
 
 
 @pytest.mark.parametrize("sabotage", CLOUDBURST, ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from harness.errors import CommandFailed, HarnessError
 from harness.faults import Fault
 from harness.open_run import OpenRun
 from harness.wait import wait_until
-from support import Harness, deployed, kept
+from support import Harness, deployed, kept_up
 
 # Deadline in seconds for steps that take 20 s on an idle machine.
 PATIENCE = 180
@@ -111,10 +110,8 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def federation(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """A federation of these tests only: daemons that a fault restarts log errors afterwards."""
-    yield from kept(harness, runs, "federation", quick=quick)
+# A federation of these tests only: daemons that a fault restarts log errors afterwards.
+federation = kept_up("federation")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

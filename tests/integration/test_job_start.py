@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from harness.open_run import OpenRun
 from sabotage import JOB_START, Sabotage, break_and_verify
-from support import Harness, kept
+from support import kept_up
 
-
-@pytest.fixture(scope="module")
-def job_modes(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The scenario, passed and still up."""
-    yield from kept(harness, runs, "job-modes", quick=quick)
+job_modes = kept_up("job-modes")
 
 
 @pytest.mark.parametrize("sabotage", JOB_START, ids=str)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.open_run import OpenRun
 from sabotage import REHEARSAL, Sabotage, on_host
-from support import Harness, kept, verified
+from support import Harness, kept_up, verified
 
 SHORT = ("rehearse", "--no-faults", "--jobs", "50", "--seconds", "6")
 TRACE = """\
@@ -39,10 +38,8 @@ rehearsal:
 """
 
 
-@pytest.fixture(scope="module")
-def faulty(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The federation that went through its faults, passed and still up."""
-    yield from kept(harness, runs, "federation-faults", quick=quick)
+# The federation that went through its faults, passed and still up.
+faulty = kept_up("federation-faults")
 
 
 @pytest.mark.core

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from harness.open_run import OpenRun
 from sabotage import Sabotage, break_and_verify
-from support import Harness, kept, sabotages
+from support import kept_up, sabotages
 
-
-@pytest.fixture(scope="module")
-def scheduling(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The scenario, passed and still up."""
-    yield from kept(harness, runs, "scheduling", quick=quick)
+scheduling = kept_up("scheduling")
 
 
 @pytest.mark.parametrize("sabotage", sabotages("SCHEDULING"))

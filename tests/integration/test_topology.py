@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from harness.open_run import OpenRun
 from sabotage import TOPOLOGY, Sabotage, break_and_verify
-from support import SCENARIOS, Harness, kept, verified
+from support import SCENARIOS, Harness, kept_up, verified
 
-
-@pytest.fixture(scope="module")
-def topologies(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
-    """The scenario with a tree, blocks and a torus, passed and still up."""
-    yield from kept(harness, runs, "topology", quick=quick)
+# The scenario with a tree, blocks and a torus, passed and still up.
+topologies = kept_up("topology")
 
 
 @pytest.mark.parametrize("sabotage", TOPOLOGY, ids=str)

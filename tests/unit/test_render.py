@@ -595,7 +595,7 @@ def test_users_cannot_log_in_to_controllers_and_databases_that_the_harness_made(
 
 
 def test_each_half_of_an_ssh_key_comes_with_the_other() -> None:
-    secrets = run_secrets.new_secrets({"user_ssh_key_pub"})
+    secrets = run_secrets.new_secrets({"user_ssh_key_pub"}, {})
     assert secrets["user_ssh_key"].startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
     assert secrets["user_ssh_key_pub"].startswith("ssh-ed25519 ")
 
@@ -731,7 +731,7 @@ def test_prometheus_runs_beside_other_daemons(tmp_path: Path) -> None:
 
 
 def test_token_of_root_is_signed_with_the_key_of_the_run() -> None:
-    secrets = run_secrets.new_secrets({run_secrets.ROOT_TOKEN})
+    secrets = run_secrets.new_secrets({run_secrets.ROOT_TOKEN}, {})
     assert jwt.decode(secrets["root_token"], secrets["jwt_key"], ["HS256"])["sun"] == "root"
     later = run_secrets.new_secrets({run_secrets.ROOT_TOKEN}, {"jwt_key": secrets["jwt_key"]})
     assert "jwt_key" not in later

@@ -446,9 +446,9 @@ def _configured(gres: Setting | None, name: str) -> tuple[dict[str, int], int]:
             break
         words = word.rpartition("(")[0] or word
         *others, last = words.split(":")[1:]
-        number = _count(last) if c_numbers.begins(last) else None
+        number = _count(last) if c_numbers.begins_with_digit(last) else None
         count = 1 if number is None else number
-        for kind in [*others] if c_numbers.begins(last) else [*others, last]:
+        for kind in [*others] if c_numbers.begins_with_digit(last) else [*others, last]:
             if kind and kind.lower() != "no_consume":  # gres_add_type
                 kinds[kind] = kinds.get(kind, 0) + count
         total += count
@@ -471,7 +471,7 @@ def _bad_word(gres: Setting, name: str) -> str | None:
 
 def _has_bad_count(word: str) -> bool:
     last = word.partition("(")[0].rpartition(":")[2]
-    return c_numbers.begins(last) and not _COUNT.fullmatch(last)
+    return c_numbers.begins_with_digit(last) and not _COUNT.fullmatch(last)
 
 
 def _merge(records: Iterable[_Record], name: str, gres: Setting) -> Iterator[_Record]:

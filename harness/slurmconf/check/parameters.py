@@ -63,7 +63,9 @@ def _problem(bounds: Bounds, value: str) -> str | None:
         is_word = re.match(
             r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses)", value, re.I
         )
-        return None if c_numbers.begins(value) or is_word else "is not a number of seconds"
+        return (
+            None if c_numbers.begins_with_digit(value) or is_word else "is not a number of seconds"
+        )
     if bounds.read_by == "word":
         return None if value.lower() in bounds.words else f"is not {' or '.join(bounds.words)}"
     number = _READERS[bounds.read_by](value)

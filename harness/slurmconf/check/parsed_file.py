@@ -419,9 +419,9 @@ def load(
         files = {kind: read(kind, file) for kind, file in paths.items() if kind not in OTHER_KINDS}
         slurm_conf = files.get("slurm.conf")
         if slurm_conf and "burst_buffer.conf" not in files:
-            for file in filter(Path.is_file, _burst_buffer_files(path, slurm_conf)):
+            buffers = filter(Path.is_file, _burst_buffer_files(path, slurm_conf))
+            if file := next(buffers, None):
                 files["burst_buffer.conf"] = read("burst_buffer.conf", file)
-                break
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
     for source in files.values():

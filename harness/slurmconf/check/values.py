@@ -225,7 +225,7 @@ def is_level_number(word: str) -> bool:
 
     The number has 16 bits, and NO_VAL16 stands for an unknown word.
     """
-    return c_numbers.begins(word) and c_numbers.atoi(word) % 2**16 != 2**16 - 2
+    return c_numbers.begins_with_digit(word) and c_numbers.atoi(word) % 2**16 != 2**16 - 2
 
 
 def _unknown_words(release: Release, setting: Setting) -> Iterator[tuple[str, str, str]]:

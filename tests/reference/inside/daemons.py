@@ -173,9 +173,11 @@ def _shown() -> dict[str, str]:
 def _metrics() -> list[int]:
     """Return the status of a request for metrics without a token, and of one with root's token.
 
-    There is none if slurmctld does not speak HTTP.
+    There is none without MetricsType, or if slurmctld does not speak HTTP.
     """
     conf = Conf(CONF / "slurm.conf")
+    if not conf.get("metricstype"):
+        return []
     host, _ = split_host((conf.all("slurmctldhost") or [""])[0])
     token = _run("scontrol", "token", "username=root").stdout.strip().removeprefix("SLURM_JWT=")
     statuses = []
