@@ -52,6 +52,8 @@ _IMPLIED = {
 # Options of a node that keep CPUs and memory from jobs. Slurm prints them only if one is set, but
 # not as in slurm.conf.
 _SPECIALIZED = {"corespeccount", "cpuspeclist", "memspeclimit"}
+# Options of the cluster that count for the partitions that do not set them.
+_SET_FOR_CLUSTER = {"disablerootjobs", "preemptmode"}
 # Options of slurm.conf that have other names in `scontrol show`.
 _NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cputot",)}
 
@@ -257,13 +259,15 @@ def nodes(
 
 
 def partitions(
-    expected: Mapping[str, Options], actual: Mapping[str, Options], nodes: Collection[str]
+    conf: Rendered, actual: Mapping[str, Options], nodes: Collection[str]
 ) -> Iterator[str]:
     """Yield where the partitions in slurmctld's memory differ from the lines of slurm.conf.
 
     `nodes` are all nodes.
     """
     data = table()
+    expected = conf.partitions
+    of_cluster = {key: conf.options[key] for key in _SET_FOR_CLUSTER & conf.options.keys()}
     default = [name for name, line in expected.items() if holds(line, "Default")][-1:]
     for name in sorted({*expected} ^ {*actual}):
         yield (
@@ -271,7 +275,7 @@ def partitions(
             f"{'unknown to slurmctld' if name in expected else 'not in slurm.conf'}"
         )
     for name in sorted({*expected} & {*actual}):
-        line = renamed("slurm.conf PartitionName", expected[name])
+        line = of_cluster | renamed("slurm.conf PartitionName", expected[name])
         if name not in default:  # of several, Slurm takes the last
             line["default"] = "NO"
         # _build_single_partitionline_info of src/slurmctld/read_config.c
@@ -280,6 +284,9 @@ def partitions(
             del line["defaulttime"]
         if (held := exclusive(actual[name])) != (word := exclusive(line)):
             yield f"partition {name}: Exclusive is {held}, should be {word}"
+        for limit in ("DefMem", "MaxMem"):
+            if (held := _memory(limit, actual[name])) != (word := _memory(limit, line)):
+                yield f"partition {name}: {held}, should be {word}"
         for key, value in {**data["defaults"]["partition"], **line}.items():
             shown = actual[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
             if shown is None or key in data["left_out"]["partition"]:
@@ -346,6 +353,18 @@ def exclusive(line: Options) -> str:
     return "USER" if holds(line, "ExclusiveUser") else "NO"
 
 
+def _memory(limit: str, line: Options) -> str:
+    """Return a partition's own limit of memory as Slurm prints it, whose value for nodes wins.
+
+    >>> _memory("DefMem", {"defmempercpu": "1000"}), _memory("MaxMem", {})
+    ('DefMemPerCPU=1000', 'MaxMemPerNode=UNLIMITED')
+    """
+    units = [unit for unit in ("PerNode", "PerCPU") if f"{limit}{unit}".lower() in line]
+    unit = [*units, "PerNode"][0]
+    value = line.get(f"{limit}{unit}".lower(), "0").upper()
+    return f"{limit}{unit}={'UNLIMITED' if value == '0' else value}"
+
+
 def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
     if key in {"allowaccounts", "allowqos", "allowgroups", "allocnodes"} and not value:
         return "all"
@@ -353,6 +372,11 @@ def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
         word, _, count = value.lower().partition(":")
         # 26.05 prints NO for both.
         return "no" if word in {"no", "exclusive"} else f"{word}:{count or 4}"
+    if key == "preemptmode":  # Slurm prints GANG for partitions without a mode of their own only
+        modes = {*value.lower().split(",")} - {"gang"}
+        return modes or {"off"}
+    if key == "overtimelimit":
+        return "unlimited" if value.lower() in {"infinite", "unlimited"} else value.lower()
     if key == "nodes" and value.lower() not in _UNSET_WORDS:
         known = {*nodes}
         names = known if value.upper() == "ALL" else {*hostlist.create(value)}

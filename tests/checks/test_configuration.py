@@ -75,7 +75,7 @@ def test_slurmctld_holds_the_rendered_partitions(
         held = drift.printed_lines(
             cluster.run("scontrol", "--all", "--oneliner", "show", "partition").stdout
         )
-        wrong += prefixed(name, drift.partitions(slurm_conf(plan, name).partitions, held, nodes))
+        wrong += prefixed(name, drift.partitions(slurm_conf(plan, name), held, nodes))
     assert not wrong, "\n".join(wrong)
 
 

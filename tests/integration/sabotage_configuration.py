@@ -103,6 +103,18 @@ SINGLE_NODE = [
             *partition("main", "Default=NO", "Default=YES"),
             "partition main: Default is NO, slurm.conf has YES",
         ),
+        on_single(
+            "slurmctld_holds_the_rendered_partitions",
+            "scontrol update PartitionName=main DefMemPerCPU=5",
+            RECONFIGURE,
+            "partition main: DefMemPerCPU=5, should be DefMemPerNode=UNLIMITED",
+        ),
+        on_single(
+            "slurmctld_holds_the_rendered_partitions",
+            "scontrol update PartitionName=main OverTimeLimit=9",
+            RECONFIGURE,
+            "partition main: OverTimeLimit is 9, slurm.conf leaves it at NONE",
+        ),
     ),
     at_once(
         on_single(

@@ -60,7 +60,7 @@ def nodes(text: str) -> list[str]:
 
 def partitions(text: str) -> list[str]:
     rendered = drift.read(CONF)
-    return [*drift.partitions(rendered.partitions, drift.printed_lines(text), rendered.nodes)]
+    return [*drift.partitions(rendered, drift.printed_lines(text), rendered.nodes)]
 
 
 def test_different_spelling_in_slurms_output_is_no_difference() -> None:
@@ -148,6 +148,16 @@ def test_node_that_differs_in_memory_is_named(before: str, after: str, message: 
             "Exclusive=NODE MaxNodes=",
             "partition short: Exclusive is NODE, should be NO",
         ),
+        (
+            "MaxNodes=",
+            "DefMemPerCPU=10 MaxNodes=",
+            "partition short: DefMemPerCPU=10, should be DefMemPerNode=UNLIMITED",
+        ),
+        (
+            "MaxNodes=",
+            "OverTimeLimit=UNLIMITED MaxNodes=",
+            "partition short: OverTimeLimit is UNLIMITED, slurm.conf leaves it at NONE",
+        ),
     ],
 )
 def test_partition_that_differs_in_memory_is_named(before: str, after: str, message: str) -> None:
@@ -167,14 +177,30 @@ def test_older_name_of_an_option_is_no_difference() -> None:
 def test_of_several_default_partitions_slurm_takes_the_last() -> None:
     conf = drift.read(CONF.replace("short Nodes=n1", "short Nodes=n1 Default=YES"))
     live = drift.printed_lines(PARTITIONS)
-    assert [*drift.partitions(conf.partitions, live, conf.nodes)] == []
+    assert [*drift.partitions(conf, live, conf.nodes)] == []
+
+
+def test_partition_has_the_clusters_value_of_some_options() -> None:
+    live = drift.printed_lines(
+        "PartitionName=p PreemptMode=GANG,SUSPEND DisableRootJobs=YES DefMemPerNode=UNLIMITED"
+    )
+    conf = drift.read("PreemptMode=suspend,gang\nDisableRootJobs=YES\nPartitionName=p")
+    assert [*drift.partitions(conf, live, [])] == []
+    conf = drift.read(
+        "PreemptMode=REQUEUE\nDefMemPerNode=5\nPartitionName=p DefMemPerNode=7 DisableRootJobs=NO"
+    )
+    assert [*drift.partitions(conf, live, [])] == [
+        "partition p: DefMemPerNode=UNLIMITED, should be DefMemPerNode=7",
+        "partition p: DisableRootJobs is YES, slurm.conf has NO",
+        "partition p: PreemptMode is GANG,SUSPEND, slurm.conf has REQUEUE",
+    ]
 
 
 def test_slurm_ignores_a_default_time_above_the_limit() -> None:
     live = PARTITIONS.replace("MaxTime=01:00:00", "DefaultTime=NONE MaxTime=01:00:00")
     for time, differs in (("90", False), ("30", True)):
         conf = drift.read(CONF.replace("MaxTime=60", f"MaxTime=60 DefaultTime={time}"))
-        found = [*drift.partitions(conf.partitions, drift.printed_lines(live), conf.nodes)]
+        found = [*drift.partitions(conf, drift.printed_lines(live), conf.nodes)]
         assert bool(found) == differs, found
 
 
