@@ -907,6 +907,9 @@ LOGGED |= options(
 LOGGED |= options(
     "PartitionName=q Nodes=n1,n{1..4}",
     'MailProg="/bin/mail -s x"',
+    'MailProg=""',
+    "MailProg=none",
+    "MessageTimeout=0",
     "DownNodes=DEFAULT State=DOWN",
     "DownNodes=n[1-",
     "NodeName=m1 RealMemory=0",
