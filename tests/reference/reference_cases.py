@@ -910,6 +910,7 @@ LOGGED |= options(
     'MailProg=""',
     "MailProg=none",
     "MessageTimeout=0",
+    'SlurmctldHost=""',
     "DownNodes=DEFAULT State=DOWN",
     "DownNodes=n[1-",
     "NodeName=m1 RealMemory=0",

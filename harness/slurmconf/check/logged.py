@@ -185,7 +185,7 @@ def _of_slurmctld(source: Source) -> Iterator[Finding]:
     mail = source.settings.get("mailprog")
     if mail and (not mail.value.startswith("/") or " " in mail.value):
         message = (
-            "must be the path of a program, without arguments (main of slurmctld/controller.c)"
+            "must be the path of a program without arguments (main of slurmctld/controller.c)"
         )
         yield source.find(mail, ERROR, "path", message)
 
