@@ -275,8 +275,7 @@ def test_log_and_pid_files_may_have_a_dollar_sign_which_slurm_keeps(tmp_path: Pa
     text = "".join(f"      {name}: {path}\n" for name, path in paths.items())
     path = tmp_path / "scenario.yml"
     path.write_text(
-        "clusters:\n  c:\n    controller: ctl\n    options:\n"
-        f"{text}    nodes:\n      - name: n1\n"
+        f"clusters:\n  c:\n    controller: ctl\n    options:\n{text}    nodes:\n      - name: n1\n"
     )
     conf = make_plan("x", scenario.load(path), OWN_MACHINES).slurm_conf("c")
     assert {name: conf[name] for name in paths} == paths

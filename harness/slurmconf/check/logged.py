@@ -184,9 +184,7 @@ def _of_slurmctld(source: Source) -> Iterator[Finding]:
             yield source.find(pid_file, ERROR, "contradiction", message)
     mail = source.settings.get("mailprog")
     if mail and (not mail.value.startswith("/") or " " in mail.value):
-        message = (
-            "must be the path of a program without arguments (main of slurmctld/controller.c)"
-        )
+        message = "must be the path of a program without arguments (main of slurmctld/controller.c)"
         yield source.find(mail, ERROR, "path", message)
 
 
