@@ -74,7 +74,7 @@ def follow(
 
     processes = {
         name: subprocess.Popen(
-            ssh.command(host, command),
+            ssh.command(host, [shlex.quote(word) for word in command]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,

@@ -47,12 +47,18 @@ _FORMS = (
     ({*_SECONDS}, r"[0-9]{1,9}", "a number of seconds"),
     ({*_MEMORY}, r"[0-9]{1,12}", "a number of MiB"),
     (
-        {
-            *("statesavelocation", "slurmdspooldir", "logfile", "pidfile"),
-            *("slurmctldpidfile", "slurmctldlogfile", "slurmdpidfile", "slurmdlogfile"),
-        },
+        {"statesavelocation", "slurmdspooldir"},
         r"/([A-Za-z0-9_.,:=@+~/-]|%[hn])*",
         "an absolute path of letters, digits and .,:=@+~_- (%h and %n stand for host and node)",
+    ),
+    (
+        {
+            *("logfile", "pidfile"),
+            *("slurmctldpidfile", "slurmctldlogfile", "slurmdpidfile", "slurmdlogfile"),
+        },
+        # Slurm expands no variable of a shell: a directory may be named $USER.
+        r"/([A-Za-z0-9_.,:=@+~$/-]|%[hn])*",
+        "an absolute path of letters, digits and .,:=@+~_$- (%h and %n stand for host and node)",
     ),
 )
 # Characters that cannot be in the command with which slurmd registers a dynamic node.

@@ -907,6 +907,10 @@ LOGGED |= options(
 LOGGED |= options(
     "PartitionName=q Nodes=n1,n{1..4}",
     'MailProg="/bin/mail -s x"',
+    'MailProg=""',
+    "MailProg=none",
+    "MessageTimeout=0",
+    'SlurmctldHost=""',
     "DownNodes=DEFAULT State=DOWN",
     "DownNodes=n[1-",
     "NodeName=m1 RealMemory=0",

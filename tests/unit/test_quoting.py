@@ -228,6 +228,11 @@ accounting: {slurmdbd: {OF_SLURMDBD}}
             'StateSaveLocation: "/var/a b"',
             "is not an absolute path of letters, digits",
         ),
+        (
+            "OF_CLUSTER",
+            "StateSaveLocation: /var/$USER",
+            "is not an absolute path of letters, digits",
+        ),
         ("OF_CLUSTER", "SlurmdLogFile: slurmd.log", "is not an absolute path of letters, digits"),
         ("OF_CLUSTER", r'Epilog: "/bin/\x1b[2J"', r"has a control character ('\x1b')"),
         ("OF_CLUSTER", r'"Epi\x7flog": x', r"has a control character ('\x7f')"),
@@ -263,3 +268,14 @@ def test_places_in_a_scenarios_files_have_lines(tmp_path: Path) -> None:
     cluster = r'{controller: h, nodes: [{name: n}], files: {gres.conf: "a\n\tb\r\n"}}'
     path.write_text(f'description: "a\\nb"\nclusters: {{c: {cluster}}}\n')
     assert scenario.load(path)
+
+
+def test_log_and_pid_files_may_have_a_dollar_sign_which_slurm_keeps(tmp_path: Path) -> None:
+    paths = {"SlurmctldLogFile": "/home/$USER/ctld.log", "SlurmdPidFile": "/run/$USER/d.pid"}
+    text = "".join(f"      {name}: {path}\n" for name, path in paths.items())
+    path = tmp_path / "scenario.yml"
+    path.write_text(
+        f"clusters:\n  c:\n    controller: ctl\n    options:\n{text}    nodes:\n      - name: n1\n"
+    )
+    conf = make_plan("x", scenario.load(path), OWN_MACHINES).slurm_conf("c")
+    assert {name: conf[name] for name in paths} == paths

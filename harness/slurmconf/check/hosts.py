@@ -89,7 +89,8 @@ def _impossible_hosts(source: Source, machines: list[Setting]) -> Iterator[Findi
 
     impossible = [setting for setting in machines if not any(map(_HOST.fullmatch, names(setting)))]
     for setting in impossible:
-        severity = INFO if "(" in setting.value else ERROR
+        # Nothing is looked up for an empty name.
+        severity = INFO if "(" in setting.value or not setting.value else ERROR
         if len(impossible) == len(machines):
             severity = FATAL
         if _NAME_AND_ADDRESS.fullmatch(setting.value):

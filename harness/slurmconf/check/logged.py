@@ -183,8 +183,8 @@ def _of_slurmctld(source: Source) -> Iterator[Finding]:
             message = "slurmd has the same PID file (_init_pidfile)"
             yield source.find(pid_file, ERROR, "contradiction", message)
     mail = source.settings.get("mailprog")
-    if mail and " " in mail.value:
-        message = "is the path of a program, without arguments (main of slurmctld/controller.c)"
+    if mail and (not mail.value.startswith("/") or " " in mail.value):
+        message = "must be the path of a program without arguments (main of slurmctld/controller.c)"
         yield source.find(mail, ERROR, "path", message)
 
 
