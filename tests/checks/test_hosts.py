@@ -292,12 +292,13 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
 
     def look(of: tuple[str, str, str]) -> list[str]:
         name, daemon, path = of
+        log = shlex.quote(path)
         # A check may have provoked errors in the second in which it restarted the daemon. systemd
         # before 248 prints no fractions of seconds.
         script = (
             f'show="systemctl show --property=ExecMainStartTimestamp --value {daemon}";'
             'date -d "$($show --timestamp=us 2> /dev/null || $show)" +%s.%N; date +%z;'
-            f"[ ! -e {path} ] || cat {path}"
+            f"[ ! -e {log} ] || cat {log}"
         )
         started, zone, *lines = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
         assert lines or quiet(plan, name, daemon), f"{name}: {daemon} logged nothing to {path}"

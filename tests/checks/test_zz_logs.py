@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -56,7 +57,7 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
     def look(of: tuple[str, str, str]) -> list[str]:
         name, daemon, path = of
         zone, *lines = ssh.run(
-            name, ["sh", "-c", f"date +%z; cat {path} || true"]
+            name, ["sh", "-c", f"date +%z; cat {shlex.quote(path)} || true"]
         ).stdout.splitlines()
         return [
             f"{name}: {daemon}: {line}"
