@@ -50,7 +50,7 @@ _PROPERTIES = ",".join(
         *(name for limit in _PROPERTY_OF.values() for name in (limit, f"{limit}Soft")),
     ]
 )
-# Prints the limits, score, groups and CPUs of systemd, then those of the main process of each unit "$@".
+# Prints the limits, score, groups and CPUs of systemd, then of the main process of each unit "$@".
 _SCRIPT = f"""
 of() {{
     sed -n 's/^Max/limit Max/p' /proc/$1/limits
