@@ -50,11 +50,16 @@ _PROPERTIES = ",".join(
         *(name for limit in _PROPERTY_OF.values() for name in (limit, f"{limit}Soft")),
     ]
 )
-# Prints the limits, score and CPUs of systemd, then those of the main process of each unit "$@".
+# Prints the limits, score, groups and CPUs of systemd, then of the main process of each unit "$@".
 _SCRIPT = f"""
 of() {{
     sed -n 's/^Max/limit Max/p' /proc/$1/limits
     echo oom=$(cat /proc/$1/oom_score_adj)
+    uid=$(sed -n 's/^Uid:.\\([0-9]*\\).*/\\1/p' /proc/$1/status)
+    echo account=$(id -un $uid)
+    echo groups=$(id -G $uid)
+    echo group_names=$(id -Gn $uid)
+    echo has_groups=$(sed -n 's/^\\(Gid\\|Groups\\)://p' /proc/$1/status)
     echo cpus=$(sed -n 's/^Cpus_allowed_list:.//p' /proc/$1/status)
     set -- $1 $(sed 's/.*) //' /proc/$1/stat)
     echo nice=${{18}}
@@ -63,7 +68,10 @@ of() {{
 }}
 of 1
 for unit; do
-    pid=$(systemctl show --value --property=MainPID $unit)
+    state=$(systemctl show --value --property=MainPID,LoadState $unit)
+    # systemd has forgotten what a unit gave its daemon if it is masked.
+    case $state in *masked*) continue ;; esac
+    pid=$(echo "$state" | grep '^[0-9]')
     [ $pid = 0 ] && continue
     echo
     systemctl show --property={_PROPERTIES} $unit
@@ -115,11 +123,27 @@ def _differences(printed: str, of_systemd: str, *, exact: bool) -> Iterator[str]
         )
     if exact and facts["cpus"] != systemd["cpus"]:
         yield f"{daemon} may use CPUs {facts['cpus']}, not {systemd['cpus']}"
+    if exact:
+        yield from _missing_groups(daemon, facts)
     given = {*re.findall(r"^given (.*)$", printed, re.M)}
     given |= {*re.findall(r"(\w+)=", facts["Environment"])}
-    for variable in re.findall(r"^variable (.*)$", printed, re.M) if exact else ():
+    variables = re.findall(r"^variable (.*)$", printed, re.M)
+    # A slurmd that reconfigures itself passes this on, too: read_config.c sets it.
+    if "SLURMD_RECONF" in variables:
+        given.add("SLURM_CONF")
+    for variable in variables if exact else ():
         if variable not in given and not _OF_SYSTEMD.fullmatch(variable):
             yield f"{daemon} has {variable} in its environment, which its unit does not set"
+
+
+def _missing_groups(daemon: str, facts: Mapping[str, str]) -> Iterator[str]:
+    """Yield the groups that a daemon's account has, and the daemon itself only when it restarts."""
+    names = dict(zip(facts["groups"].split(), facts["group_names"].split(), strict=True))
+    for group in names.keys() - {*facts["has_groups"].split()}:
+        yield (
+            f"{daemon} will be in group {names[group]} when it restarts, "
+            f"because its account {facts['account']} now is"
+        )
 
 
 def _wrong_limits(

@@ -226,6 +226,17 @@ def api(
         yield Api(clusters[name], host, client, ssh, daemons)
 
 
+# Sends a request that does not fit into one packet, with the token in its input.
+LARGE_REQUEST = """
+import http.client, sys
+host, port, path = sys.argv[1:]
+connection = http.client.HTTPConnection(host, int(port), timeout=20)
+headers = {"X-SLURM-USER-NAME": "root", "X-SLURM-USER-TOKEN": sys.stdin.read(), "X-Pad": "x" * 8000}
+connection.request("GET", path, headers=headers)
+connection.getresponse().read()
+"""
+
+
 def test_slurmrestd_runs_as_its_own_user_without_privileges(api: Api, ssh: Ssh) -> None:
     script = (
         "cat /proc/$(systemctl show --property=MainPID --value slurmrestd)/status; getent passwd"
@@ -260,13 +271,22 @@ def test_slurmrestd_listens_only_on_its_hosts_own_address(
     site = next(host.site for host in plan.hosts if host.name == api.host)
     others = [host.name for host in plan.lasting_hosts() if host.site == site]
     connect = ["timeout", "10", "bash", "-c", f": < /dev/tcp/{api.host}/{port}"]
-    reached = everywhere(lambda name: ssh.run(name, connect, check=False), others)
-    wrong = [
-        f"{name} does not reach slurmrestd at {api.host}:{port}: "
-        f"{answer.stderr.strip() or 'no answer in 10 s'}"
-        for name, answer in reached.items()
-        if answer.exit_code
-    ]
+    # It gets the token from its input: other users can read its arguments.
+    path, token = f"/slurm/{api.versions()[0]}/ping/", api.token("root")
+    request = ["python3", "-c", LARGE_REQUEST, api.host, str(port), path]
+
+    def look(name: str) -> str:
+        answer = ssh.run(name, connect, check=False)
+        if answer.exit_code:
+            problem = answer.stderr.strip() or "no answer in 10 s"
+            return f"{name} does not reach slurmrestd at {api.host}:{port}: {problem}"
+        answer = ssh.run(name, request, stdin=token, check=False)
+        if answer.exit_code:
+            problem = answer.stderr.strip().splitlines()[-1]
+            return f"{name} gets no answer to a request of 8000 bytes from slurmrestd: {problem}"
+        return ""
+
+    wrong = [problem for problem in everywhere(look, others).values() if problem]
     assert not wrong, "\n".join(wrong)
 
 

@@ -512,6 +512,34 @@ HA = [
 
 REST = [
     on_host(
+        "runs_its_daemons",
+        "rest",
+        "systemctl mask --quiet slurmrestd",
+        "systemctl unmask --quiet slurmrestd",
+        "rest: slurmrestd.service is masked, so slurmrestd cannot start again",
+    ),
+    on_host(
+        "limits_priority_and_environment",
+        "rest",
+        "usermod --append --groups slurm slurmrestd",
+        "gpasswd --delete slurmrestd slurm",
+        "rest: slurmrestd will be in group slurm when it restarts,"
+        " because its account slurmrestd now is",
+    ),
+    on_host(
+        "packaged_one",
+        "rest",
+        "setcap cap_dac_override+ep /usr/sbin/slurmrestd",
+        "setcap -r /usr/sbin/slurmrestd",
+        "rest: /usr/sbin/slurmrestd, which is not as packaged, has the capabilities",
+    ),
+    on_host(
+        "hosts_own_address",
+        NETWORK_OF + "rest",
+        *dropped("ip saddr $(getent hosts n2 | cut -d' ' -f1) tcp dport 6820 meta length > 1000"),
+        "n2 gets no answer to a request of 8000 bytes from slurmrestd",
+    ),
+    on_host(
         "reaches_the_slurmd_of_every_host",
         NETWORK_OF + "n2",
         *dropped_from("ctl", 6818),
