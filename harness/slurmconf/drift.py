@@ -91,9 +91,22 @@ def read(text: str) -> Rendered:
         if name.upper() == "DEFAULT":
             defaults[kind] |= pairs
             continue
-        for member in hostlist.create(name) if kind == "nodename" else [name]:
-            lines[kind][member] = defaults[kind] | pairs
+        members = hostlist.create(name) if kind == "nodename" else (name,)
+        line_options = defaults[kind] | pairs
+        ports = _ports(line_options.get("port", ""))
+        for place, member in enumerate(members):
+            own = {"port": ports[place]} if len(ports) == len(members) else {}
+            lines[kind][member] = line_options | own
     return Rendered(options, lines["nodename"], lines["partitionname"])
+
+
+def _ports(value: str) -> tuple[str, ...]:
+    """Return the ports of a line: a single one, or one for each of its nodes.
+
+    >>> _ports("[20001-20002]")
+    ('20001', '20002')
+    """
+    return hostlist.create(f"[{value.strip('[]')}]") if value else ()
 
 
 def printed(text: str) -> dict[str, str]:

@@ -174,7 +174,7 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
             f"{host.name}: {unit}.service is masked, so {unit} cannot start again"
             for unit in sorted(masked & wanted)
         ]
-        if enabled | masked & wanted != {*host.daemons}:
+        if enabled | masked & {*host.daemons} != {*host.daemons}:
             wrong.append(
                 f"{host.name}: starts {sorted(enabled)} at boot, "
                 f"should start {sorted(host.daemons)}"

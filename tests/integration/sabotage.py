@@ -111,6 +111,12 @@ SINGLE_NODE = [
     ),
     on_single(
         "runs_its_daemons",
+        "systemctl mask --quiet slurmctld",
+        "systemctl unmask --quiet slurmctld",
+        "slurmctld.service is masked, so slurmctld cannot start again",
+    ),
+    on_single(
+        "runs_its_daemons",
         "systemctl stop slurmd && systemd-run --quiet --unit=stray slurmd -D",
         "systemctl stop stray; systemctl start slurmd",
         "slurmd runs outside of slurmd.service",
@@ -816,6 +822,16 @@ TOPOLOGY = [
         ),
         ("sim", "rm /usr/local/bin/sbatch"),
         "a job with --segment=",
+    ),
+    Sabotage(
+        ("slurmctld_holds_the_rendered_nodes",),
+        (
+            "sim",
+            rf"sed -i.right 's/Port=\[20001-/Port=[20002,20001,20003-/' {CONF};"
+            " systemctl restart slurmctld",
+        ),
+        ("sim", f"mv {CONF}.right {CONF}; systemctl restart slurmctld"),
+        "node n1: Port is 20002, slurm.conf has 20001",
     ),
     Sabotage(
         ("slurmctld_holds_the_rendered_partitions",),

@@ -512,13 +512,6 @@ HA = [
 
 REST = [
     on_host(
-        "runs_its_daemons",
-        "rest",
-        "systemctl mask --quiet slurmrestd",
-        "systemctl unmask --quiet slurmrestd",
-        "rest: slurmrestd.service is masked, so slurmrestd cannot start again",
-    ),
-    on_host(
         "limits_priority_and_environment",
         "rest",
         "usermod --append --groups slurm slurmrestd",

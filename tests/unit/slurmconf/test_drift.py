@@ -115,6 +115,12 @@ def test_node_that_differs_in_memory_is_named(before: str, after: str, message: 
     assert nodes(NODES.replace(before, after, 1)) == [message]
 
 
+def test_port_that_differs_in_memory_is_named() -> None:
+    expected = drift.read("NodeName=n[1-2] NodeHostname=h Port=[20001-20002]").nodes
+    held = {"n1": {"port": "20001"}, "n2": {"port": "20001"}}
+    assert [*drift.nodes(expected, held, {})] == ["node n2: Port is 20001, slurm.conf has 20002"]
+
+
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
