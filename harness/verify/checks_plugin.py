@@ -17,7 +17,7 @@ from harness import interrupts
 from harness.cluster import diagnosis
 from harness.elastic import node_failures
 from harness.errors import ClusterError, HarnessError, UsageError
-from harness.kubernetes import hybrid
+from harness.kubernetes import hybrid_cluster
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.verify import selection
@@ -177,7 +177,7 @@ def _circumstances(item: pytest.Item, since: float, message: str) -> list[str]:
         *diagnosis.of_refusal(run.plan, message),
         *lines,
         *node_failures.of_failure(run, began),
-        *hybrid.of_failure(run.directory, run.plan, began),
+        *hybrid_cluster.of_failure(run.directory, run.plan, began),
     ]
 
 
