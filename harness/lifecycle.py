@@ -21,7 +21,7 @@ from harness.cluster import logs, slurm
 from harness.elastic import provisioning
 from harness.errors import BUG, CannotVerify, HarnessError, UsageError, WaitTimeout, describe
 from harness.inventory import Machine, inventory
-from harness.kubernetes import hybrid
+from harness.kubernetes import hybrid_cluster
 from harness.open_run import OpenRun, Say
 from harness.parsing import hostlist
 from harness.plan import Plan, make_plan
@@ -130,7 +130,7 @@ def create(
     rehearsal = plan.scenario.rehearsal
     for scheduled in rehearsal.faults if rehearsal else ():
         faults.parse(plan, provider, scheduled.fault)
-    hybrid.find_packages(plan)
+    hybrid_cluster.find_packages(plan)
     tree = render(plan)
     must_start(plan, tree)
     provider.ask(plan, tree)

@@ -16,7 +16,7 @@ from harness.errors import CommandFailed, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.plan import Plan
 from harness.ssh import Result, Ssh
-from harness.submissions import asking, table
+from harness.submissions import submit, table
 from harness.submissions.answers import Answer
 from harness.wait import wait_until
 
@@ -141,7 +141,7 @@ class Slurm:
         """
         __tracebackhide__ = True
         rows = table.read(Path(table_path), self.plan.scenario)
-        answers = asking.ask(self.ssh, self.plan, rows)
+        answers = submit.submit_rows(self.ssh, self.plan, rows)
         wrong = [f"{answer.place}: {answer}" for answer in answers if answer.unexpected]
         if wrong:
             raise AssertionError("\n".join(wrong))

@@ -95,14 +95,14 @@ def submissions(
     is brought up first and taken down again. Two scenarios or releases are compared.
     """
     from harness import lifecycle, scenario
-    from harness.submissions import asking, table
+    from harness.submissions import submit, table
 
     if not scenario_path:
         if to or release or settings or keep:
             raise UsageError("--to, --release, --set and --keep need a scenario")
         run = open_run(runs, which)
         rows = table.read(table_path, run.plan.scenario)
-        return _print(asking.ask(run.ssh, run.plan, rows), format_)
+        return _print(submit.submit_rows(run.ssh, run.plan, rows), format_)
     if which:
         raise UsageError("--run cannot be combined with a scenario")
     source = find_provider(provider, runs)
@@ -124,12 +124,12 @@ def submissions(
 def _asked(run: OpenRun, rows: Sequence[table.Row], *, keep: bool) -> list[Answer]:
     """Bring a run up, ask it, and take it down unless `keep`."""
     from harness import lifecycle
-    from harness.submissions import asking
+    from harness.submissions import submit
 
     with lifecycle.provisioned(run, keep=keep), lifecycle.logs_collected(run):
         lifecycle.deploy(run)
         with lifecycle.stage(run, "submissions"):
-            return asking.ask(run.ssh, run.plan, rows)
+            return submit.submit_rows(run.ssh, run.plan, rows)
 
 
 def _print(found: Sequence[Answer], format_: Format) -> None:

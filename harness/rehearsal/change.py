@@ -35,7 +35,7 @@ from harness.report.assembly import Evaluation
 from harness.report.model import Check, Report
 from harness.slurmconf import diff
 from harness.slurmconf.diff import STEPS, Change
-from harness.submissions import answers, asking
+from harness.submissions import answers, submit
 from harness.submissions.table import Row
 from harness.wait import wait_until
 
@@ -171,7 +171,7 @@ def _asked(run: OpenRun, plan: Plan, rows: Sequence[Row]) -> list[answers.Answer
     if not rows:
         return []
     with lifecycle.stage(run, "submissions"):
-        return asking.ask(run.ssh, plan, rows)
+        return submit.submit_rows(run.ssh, plan, rows)
 
 
 def _compared(before: Sequence[answers.Answer], after: Sequence[answers.Answer]) -> Check:

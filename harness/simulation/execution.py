@@ -23,7 +23,7 @@ from harness.parsing import hostlist
 from harness.plan import Host
 from harness.progress import ShowsSteps, Step
 from harness.scenario import Cluster, Scenario
-from harness.simulation import gathering, host_side, quality, usage
+from harness.simulation import collect_results, host_side, quality, usage
 from harness.simulation.model import Simulation
 from harness.simulation.submission import Submission
 from harness.simulation.trace import Trace
@@ -350,7 +350,7 @@ def _step(report: dict[str, Any], before: _Drive) -> Step:
         report["real"] - before.real,
     )
     name = (
-        f"{gathering.clock_text(report['simulated'])} simulated at x{simulated / real:.0f}, "
+        f"{collect_results.clock_text(report['simulated'])} simulated at x{simulated / real:.0f}, "
         f"{report['running']} running, {report['pending']} pending"
     )
     done, jobs = report["done"], report["jobs"]
@@ -384,13 +384,13 @@ def _gathered(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
     """Return the outcomes of all jobs from accounting, and keep what Slurm's commands printed."""
     run = policy.run
     cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]
-    printed = gathering.ask(cluster, facts.begin)
+    printed = collect_results.query(cluster, facts.begin)
     directory = run.directory.path / "printed" / str(repeat)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in printed.items():
         (directory / f"{name}.txt").write_text(text)
     policy.not_before = int(facts.end * _SECOND)
-    jobs = gathering.outcomes(
+    jobs = collect_results.outcomes(
         policy.submissions,
         printed,
         facts.begin,
@@ -417,8 +417,8 @@ def _gathered(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
         hours=(facts.end - facts.begin) / _HOUR,
         jobs=tuple(jobs),
         quality=measured,
-        scheduler=gathering.numbers(printed["sdiag"]),
-        fairness=tuple(gathering.fairness(printed["sshare"])),
+        scheduler=collect_results.numbers(printed["sdiag"]),
+        fairness=tuple(collect_results.fairness(printed["sshare"])),
         warm_up=policy.warm_up,
         ended=facts.end - facts.begin,
         trace=policy.trace.source,

@@ -23,8 +23,9 @@ from harness import releases
 from harness.errors import ScenarioError, UsageError
 from harness.parsing import conf, hostlist
 from harness.releases import Release
-from harness.site import bundle, fidelity, rehearsal_copy, scripts, startable, together
-from harness.site.together import Imported
+from harness.site import bundle, fidelity, rehearsal_copy, scripts, several_clusters
+from harness.site.make_startable import make_startable, rendered_configuration
+from harness.site.several_clusters import Imported
 from harness.slurmconf.check import check_path
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import OTHER_KINDS, Configuration, Row, Source, load
@@ -68,8 +69,8 @@ def import_site(
         ]
         if len(paths) == 1:
             imported = _import_bundle(opened[0], known_of[0], rehearsal_hosts)
-            return together.with_federations(imported, opened[0])
-        clusters = together.clusters_of(paths, opened, known_of)
+            return several_clusters.with_federations(imported, opened[0])
+        clusters = several_clusters.clusters_of(paths, opened, known_of)
         sites = dict(zip(clusters, bundle.sharing(opened), strict=True))
         differences = [*bundle.differences(clusters)]
         parts = {
@@ -78,8 +79,8 @@ def import_site(
             )
             for cluster, known in zip(clusters, known_of, strict=True)
         }
-        imported = together.merged(parts, [path.name for path in paths])
-        return together.with_federations(imported, next(iter(sites.values())))
+        imported = several_clusters.merged(parts, [path.name for path in paths])
+        return several_clusters.with_federations(imported, next(iter(sites.values())))
 
 
 def _import_bundle(
@@ -130,9 +131,9 @@ def _import(
     own = scripts.find(files, cluster["options"], release)
     used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(files, own)}
     left_out = [text for text in left_out if text not in used]
-    prefix = together.prefix_of(name) if clusters else rehearsal_copy.HOST
+    prefix = several_clusters.prefix_of(name) if clusters else rehearsal_copy.HOST
     copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own, prefix)
-    startable.make_startable(_without_people(copy), release, replaced, _write_data)
+    make_startable(_without_people(copy), release, replaced, _write_data)
     of_scripts = _printable([*own.notes])
     compared = [
         *_compared(directory, release, copy, replaced),
@@ -178,7 +179,7 @@ def _compared(
 ) -> list[fidelity.Entry]:
     """Compare a site's files with those that its copy is rendered to; [] if it cannot be."""
     try:
-        with startable.rendered(_without_people(data), _write_data) as etc:
+        with rendered_configuration(_without_people(data), _write_data) as etc:
             copy = load(etc, release)
             return [*fidelity.compare(load(directory, release), copy, release.name, replaced)]
     except ScenarioError:

@@ -17,7 +17,7 @@ from harness import interrupts
 from harness.cluster import diagnosis
 from harness.elastic import node_failures
 from harness.errors import ClusterError, HarnessError, UsageError
-from harness.kubernetes import hybrid
+from harness.kubernetes import hybrid_cluster
 from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.verify import selection
@@ -29,10 +29,10 @@ _EXPLAINED = pytest.StashKey[bool]()
 _JOB = re.compile(r"\b(?:job |JobId=)(\d+)")
 # When the first job of a check began (epoch seconds), if that was before the check.
 BEGAN = pytest.StashKey[float]()
-# The fixtures of checks that only look at hosts and clusters. Others run jobs, and those of files
-# with this prefix look at what all others have left.
+# The fixtures of checks that only look at hosts and clusters. Others run jobs.
 _TO_LOOK = {"clusters", "hosts", "plan", "run", "ssh"}
-_LAST = "test_zz_"
+# The files that come last, in this order: they verify what all other checks have left.
+_LAST = ("test_accounting_records.py", "test_daemon_logs.py", "test_slurmctld_agreement.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,9 +101,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
     )
 
 
-def place(file: str, check: Callable[..., object]) -> tuple[bool, bool]:
+def place(file: str, check: Callable[..., object]) -> tuple[int, bool]:
     """Return a key that sorts the checks of files; those that are alike keep their order."""
-    return file.startswith(_LAST), not only_looks(check)
+    return _LAST.index(file) + 1 if file in _LAST else 0, not only_looks(check)
 
 
 def only_looks(check: Callable[..., object]) -> bool:
@@ -177,7 +177,7 @@ def _circumstances(item: pytest.Item, since: float, message: str) -> list[str]:
         *diagnosis.of_refusal(run.plan, message),
         *lines,
         *node_failures.of_failure(run, began),
-        *hybrid.of_failure(run.directory, run.plan, began),
+        *hybrid_cluster.of_failure(run.directory, run.plan, began),
     ]
 
 

@@ -20,8 +20,8 @@ from harness.cluster import logs, slurm
 from harness.cluster.slurm import FINISHED, Job, JobKey, Reservation, SlurmCluster, job_key
 from harness.elastic import provisioning
 from harness.errors import CommandFailed, WaitTimeout
-from harness.kubernetes import hybrid
-from harness.kubernetes.hybrid import Hybrid
+from harness.kubernetes import hybrid_cluster
+from harness.kubernetes.hybrid_cluster import HybridCluster
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Plan
@@ -353,12 +353,12 @@ def _manual_power(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) -> It
 @pytest.fixture(scope="session", autouse=True)
 def operators(
     run: RunDir, plan: Plan, clusters: dict[str, SlurmCluster], ssh: Ssh, _manual_power: None
-) -> Iterator[dict[str, Hybrid]]:
+) -> Iterator[dict[str, HybridCluster]]:
     """The clusters shared with Kubernetes, with running operators.
 
     Without the operators, the nodes take no jobs.
     """
-    with hybrid.operators(run, plan, clusters, ssh) as hybrids:
+    with hybrid_cluster.operators(run, plan, clusters, ssh) as hybrids:
         yield hybrids
 
 

@@ -23,7 +23,7 @@ from harness.plan import Host as PlannedHost
 from harness.releases import DEFAULT_PORTS
 from harness.report import timeline
 from harness.rundir import RunDir
-from harness.slurmconf.check import log_lines
+from harness.slurmconf.check import log_messages
 from harness.ssh import Ssh
 
 PORT_OF = {daemon: DEFAULT_PORTS[daemon] for daemon in ("slurmctld", "slurmd", "slurmdbd")}
@@ -336,7 +336,7 @@ def is_known(plan: Plan, host: str, line: str) -> bool:
     of_host = plan.host(host).cluster
     clusters = plan.scenario.clusters
     return any(
-        log_lines.is_certainly_about(line, option)
+        log_messages.is_certainly_about(line, option)
         for name in ([of_host] if of_host else clusters)
         for option in clusters[name].known_problems
     )

@@ -26,7 +26,7 @@ from harness.errors import CommandFailed
 from harness.faults import Fault
 from harness.kubernetes import amounts
 from harness.kubernetes.amounts import Amount, Use
-from harness.kubernetes.hybrid import Hybrid
+from harness.kubernetes.hybrid_cluster import HybridCluster
 from harness.kubernetes.ledger_entries import READY, REFUSED
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
@@ -47,13 +47,13 @@ ALLOCATED = r"AllocTRES=cpu=(\d+),mem=(\d+)M"
 
 
 @pytest.fixture
-def hybrid(operators: dict[str, Hybrid]) -> Hybrid:
+def hybrid(operators: dict[str, HybridCluster]) -> HybridCluster:
     """The first cluster that is shared with Kubernetes."""
     return next(iter(operators.values()))
 
 
 @pytest.fixture
-def whole(hybrid: Hybrid, plan: Plan) -> dict[str, Amount]:
+def whole(hybrid: HybridCluster, plan: Plan) -> dict[str, Amount]:
     """The size of each node of that cluster."""
     groups = plan.scenario.clusters[hybrid.cluster.name].nodes
     return {
@@ -64,10 +64,10 @@ def whole(hybrid: Hybrid, plan: Plan) -> dict[str, Amount]:
 
 
 @contextmanager
-def pod(hybrid: Hybrid, node: str, wanted: Amount, answer: str = READY) -> Iterator[str]:
+def pod(hybrid: HybridCluster, node: str, wanted: Amount, answer: str = READY) -> Iterator[str]:
     """Request a pod, wait for this answer, and withdraw it at the end."""
     name = f"pod-{secrets.token_hex(4)}"
-    hybrid.ask_for(node, name, wanted.quantities())
+    hybrid.request_for(node, name, wanted.quantities())
     try:
         wait_for_answer(hybrid, node, name, answer)
         yield name
@@ -75,7 +75,7 @@ def pod(hybrid: Hybrid, node: str, wanted: Amount, answer: str = READY) -> Itera
         hybrid.withdraw(node, name)
 
 
-def wait_for_answer(hybrid: Hybrid, node: str, name: str, wanted: str) -> None:
+def wait_for_answer(hybrid: HybridCluster, node: str, name: str, wanted: str) -> None:
     wait_until(
         lambda: hybrid.answers(node).get(name),
         lambda answer: answer == wanted,
@@ -95,7 +95,7 @@ def sizes(pattern: str, text: str) -> tuple[int, ...]:
 
 
 def test_pod_is_refused_where_jobs_occupy_the_node_and_job_waits_where_pods_do(
-    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
+    hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     half, most = (
@@ -131,7 +131,7 @@ def assert_waits(cluster: SlurmCluster, job_id: int) -> None:
 
 @pytest.mark.needs("external_jobs")
 def test_external_job_reserves_for_a_pod_what_other_jobs_wait_for_and_starts_nothing(
-    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, ssh: Ssh
+    hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs, ssh: Ssh
 ) -> None:
     """The reverse direction: a scheduler of pods asks only Slurm.
 
@@ -158,7 +158,7 @@ def test_external_job_reserves_for_a_pod_what_other_jobs_wait_for_and_starts_not
 
 @pytest.mark.needs("external_jobs", "room_for_nodes")
 def test_external_node_is_allocated_only_to_external_jobs_and_only_once_whatever_restarts(
-    hybrid: Hybrid, jobs: Jobs
+    hybrid: HybridCluster, jobs: Jobs
 ) -> None:
     """Slurm does the accounting for a node that it does not run, such as a Kubernetes node."""
     cluster = hybrid.cluster
@@ -231,7 +231,7 @@ def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
     ids=" ".join,
 )
 def test_every_job_requests_from_the_ledger_what_it_gets(
-    options: tuple[str, ...], hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
+    options: tuple[str, ...], hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
     job_id = jobs.submit_here(hybrid.cluster, "sleep 300", *options)
     hybrid.cluster.wait_for([job_id], {"RUNNING"})
@@ -245,7 +245,7 @@ def test_every_job_requests_from_the_ledger_what_it_gets(
 
 
 def test_user_cannot_bypass_the_ledger(
-    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs
+    hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
     cluster, node = hybrid.cluster, next(iter(whole))
     job_id = jobs.submit_here(cluster, "true", "--hold")
@@ -279,7 +279,7 @@ def test_user_cannot_bypass_the_ledger(
 
 
 @contextmanager
-def killed(hybrid: Hybrid) -> Iterator[None]:
+def killed(hybrid: HybridCluster) -> Iterator[None]:
     """Kill the operator, and start it again at the end."""
     hybrid.kill_operator()
     try:
@@ -308,7 +308,7 @@ def drained(cluster: SlurmCluster, node: str) -> Iterator[None]:
 
 
 def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_has_cut_again(
-    hybrid: Hybrid, whole: dict[str, Amount], jobs: Jobs, harness_run: OpenRun
+    hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs, harness_run: OpenRun
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     other = next(name for name in whole if name != node)
@@ -362,7 +362,7 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
 class Pods:
     """A scheduler of pods of many sizes, with a record of what each pod had."""
 
-    hybrid: Hybrid
+    hybrid: HybridCluster
     whole: dict[str, Amount]
     chance: random.Random
     asked: dict[str, tuple[str, Amount]] = field(default_factory=dict)
@@ -394,7 +394,7 @@ class Pods:
             wanted = Amount(int(size.millicpus * cpus), int(size.memory * share))
             name = f"pod-{secrets.token_hex(4)}"
             self.asked[name] = (node, wanted)
-            self.hybrid.ask_for(node, name, wanted.quantities())
+            self.hybrid.request_for(node, name, wanted.quantities())
 
     def run(self, stopped: Event) -> None:
         """Let pods come and go until stopped, then let all of them go."""
@@ -460,7 +460,7 @@ class Work:
 
 
 def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
-    hybrid: Hybrid,
+    hybrid: HybridCluster,
     whole: dict[str, Amount],
     jobs: Jobs,
     harness_run: OpenRun,

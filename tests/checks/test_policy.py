@@ -12,7 +12,7 @@ from harness.cluster import policy
 from harness.cluster.slurm import SlurmCluster, parse_details
 from harness.plan import Plan
 from harness.ssh import Ssh
-from harness.submissions import asking
+from harness.submissions import submit
 from harness.submissions.answers import REFUSED, STARTS
 from harness.submissions.table import Row
 from harness.wait import wait_until
@@ -37,7 +37,7 @@ def test_partitions_and_limits_accept_the_right_users_and_refuse_others(
     ]
     beside = {job_id for _, job_id in jobs.left_alone()}
     problems = []
-    for job, answer in zip(submissions, asking.ask(ssh, plan, rows, beside), strict=True):
+    for job, answer in zip(submissions, submit.submit_rows(ssh, plan, rows, beside), strict=True):
         seen = f"{job.what}: {' '.join(job.options)}: {answer.outcome}, {answer.reason or '-'}"
         plugins = slurm_options.get(plan.slurm_conf(job.cluster), "JobSubmitPlugins")
         if not job.reason:

@@ -10,7 +10,7 @@ import pytest
 
 from harness import lifecycle
 from harness.cluster import slurm
-from harness.kubernetes import hybrid, operator
+from harness.kubernetes import hybrid_cluster, operator
 from harness.kubernetes.amounts import Amount
 from harness.kubernetes.ledger_entries import READY, REFUSED, Entries
 from harness.kubernetes.operator import SharedNode, Slurmrestd
@@ -78,7 +78,7 @@ def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cp
     monkeypatch.setattr(Slurmrestd, "offer", offer_after_a_job)
     if not jobs_are_asked:
         monkeypatch.setattr(Slurmrestd, "taken", taken_by_none)
-    with hybrid.operators(
+    with hybrid_cluster.operators(
         shared.directory, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh
     ) as there:
         cluster = there["shared"].cluster
@@ -93,7 +93,7 @@ def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cp
 def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
     shared: OpenRun,
 ) -> None:
-    with hybrid.operators(
+    with hybrid_cluster.operators(
         shared.directory, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh
     ) as there:
         ledger, cluster = there["shared"], there["shared"].cluster
@@ -106,7 +106,7 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
         )
         try:
             cluster.wait_for([job_id], {"RUNNING"})
-            ledger.ask_for("n1", "pod", {"cpu": "1", "memory": "100Mi"})
+            ledger.request_for("n1", "pod", {"cpu": "1", "memory": "100Mi"})
             wait_until(
                 lambda: ledger.answers("n1").get("pod"),
                 lambda state: state == READY,

@@ -24,7 +24,7 @@ from harness.plan import make_plan
 from harness.render import render
 from harness.site import importer
 from harness.slurmconf.check import Finding, check_path
-from harness.slurmconf.check.log_lines import is_about
+from harness.slurmconf.check.log_messages import is_about
 from harness.slurmconf.check.nodes import names_of
 
 # Where check and a daemon may differ, and why.

@@ -120,7 +120,7 @@ def test_deploy_and_verify_leave_a_users_running_job_alone(
     pending = int(lived.ssh.run("lived", [*HOLD, "--hold"], user="alice").stdout)
     done = harness("deploy", "--run", "lived")
     assert done.returncode == 0, done.stdout + done.stderr
-    done = verify(harness, "test_jobs", "test_limits", "test_zz_accounting")
+    done = verify(harness, "test_jobs", "test_limits", "test_accounting_records")
     assert done.returncode == 0, done.stdout + done.stderr
     assert [cluster.job(job_id).state for job_id in (running, pending)] == ["RUNNING", "PENDING"]
 

@@ -19,7 +19,7 @@ from harness.slurmconf.check import (
     files,
     grammar,
     hosts,
-    logged,
+    logged_problems,
     nodes,
     parameters,
     partitions,
@@ -168,7 +168,7 @@ def check(configuration: Configuration, older: Release | None = None) -> Iterato
         yield from partitions.check(slurm_conf)
         yield from power.check(slurm_conf)
         yield from parameters.check(slurm_conf)
-        yield from logged.check(slurm_conf)
+        yield from logged_problems.check(slurm_conf)
     yield from files.check(configuration)
     yield from companions.check(configuration)
     yield from topologies.check(configuration)

@@ -62,7 +62,7 @@ def test_process_that_ends_while_it_is_looked_at_does_not_count(host_checks: Mod
 def test_start_of_a_job_that_is_cancelled_meanwhile_is_expected(
     load: Callable[..., ModuleType], job: str
 ) -> None:
-    log_checks = load("conftest", "test_hosts", "test_zz_logs")
+    log_checks = load("conftest", "test_hosts", "test_daemon_logs")
     line = f"[2026-01-01T00:00:00.250] error: {job} already killed, do not launch batch job"
     other = f"[2026-01-01T00:00:00.250] error: {job} already running, do not launch second copy"
     found = [

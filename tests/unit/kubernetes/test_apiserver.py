@@ -11,7 +11,7 @@ import pytest
 from fakes import SCENARIO, FakeProvider
 from harness import lifecycle
 from harness.errors import CannotVerify
-from harness.kubernetes import apiserver, hybrid
+from harness.kubernetes import apiserver, hybrid_cluster
 from harness.kubernetes.ledger_entries import GROUP, PLURAL, VERSION
 
 
@@ -86,7 +86,7 @@ def test_operators_last_line_is_shown_with_a_failed_check(tmp_path: Path) -> Non
     log.parent.mkdir()
     log.write_text("[2026-01-01 00:00:00] ERROR: fails\nClusterError: n1 still offers 4 CPUs\n")
     written = log.stat().st_mtime
-    assert hybrid.of_failure(run.directory, run.plan, written - 1) == [
+    assert hybrid_cluster.of_failure(run.directory, run.plan, written - 1) == [
         "operator of shared: ClusterError: n1 still offers 4 CPUs"
     ]
-    assert hybrid.of_failure(run.directory, run.plan, written + 1) == []
+    assert hybrid_cluster.of_failure(run.directory, run.plan, written + 1) == []

@@ -21,7 +21,7 @@ from fakes import SCENARIO, FakeProvider
 from harness import cli, doctor, file_ownership, lifecycle, providers, rundir
 from harness.elastic import provisioning
 from harness.errors import CannotVerify, UsageError, WaitTimeout
-from harness.kubernetes import apiserver, hybrid
+from harness.kubernetes import apiserver, hybrid_cluster
 from harness.providers import dockerfiles
 from harness.providers.docker import containers
 from harness.providers.docker.containers import DockerProvider
@@ -199,7 +199,7 @@ def test_programs_import_nothing_from_the_working_directory(
         raise Started
 
     run = created(tmp_path / "runs")
-    operator = hybrid.Hybrid(
+    operator = hybrid_cluster.HybridCluster(
         SimpleNamespace(),  # type: ignore[arg-type]
         SimpleNamespace(kubeconfig=""),  # type: ignore[arg-type]
         ("socket", "v0.0.42", "token"),

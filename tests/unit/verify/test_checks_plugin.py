@@ -7,12 +7,13 @@ from harness.verify import checks_plugin
 
 def test_checks_that_only_look_come_first_and_those_about_all_others_last() -> None:
     checks = {
+        "test_accounting_records.py": lambda jobs: None,
+        "test_daemon_logs.py": lambda clusters: None,
         "test_hosts.py": lambda plan, ssh: None,
         "test_jobs.py": lambda jobs, plan: None,
         "test_limits.py": lambda users: None,
         "test_nodes.py": lambda clusters: None,
-        "test_zz_records.py": lambda clusters: None,
     }
     order = ["test_hosts.py", "test_nodes.py", "test_jobs.py", "test_limits.py"]
     in_order = sorted(checks, key=lambda file: checks_plugin.place(file, checks[file]))
-    assert in_order == [*order, "test_zz_records.py"]
+    assert in_order == [*order, "test_accounting_records.py", "test_daemon_logs.py"]

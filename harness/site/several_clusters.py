@@ -1,4 +1,4 @@
-"""Put the clusters of several site bundles together that share an accounting database.
+"""Merge the site bundles of several clusters that share an accounting database.
 
 Each has been imported on its own, from the same tables of sacctmgr.
 """

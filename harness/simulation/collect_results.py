@@ -60,7 +60,7 @@ def clock_text(seconds: float) -> str:
     return f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
-def ask(cluster: SlurmCluster, begin: float) -> dict[str, str]:
+def query(cluster: SlurmCluster, begin: float) -> dict[str, str]:
     """Return what Slurm's commands print about the jobs since a simulated time."""
     # sacct compares with the real clock unless both times are given.
     since, until = (

@@ -1,4 +1,4 @@
-"""Ask clusters that are up how they treat the rows of a table: submit each row, but run none.
+"""Submit the rows of a table to clusters that are up, and return how these treat each; run none.
 
 Meanwhile, all nodes are reserved, so that no job starts: it would count as usage, and change the
 fair share of later rows. A reservation hides nothing: select_nodes() in slurmctld's
@@ -53,7 +53,9 @@ _CANCELLED_WITHIN = 180
 _FEW = 5
 
 
-def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row], beside: Collection[int] = ()) -> list[Answer]:
+def submit_rows(
+    ssh: Ssh, plan: Plan, rows: Sequence[Row], beside: Collection[int] = ()
+) -> list[Answer]:
     """Return the answer to each row of a table from the clusters of a plan, which are up.
 
     `beside` are the ids of unrelated jobs that may be active meanwhile. Raises CannotVerify if a
@@ -65,7 +67,7 @@ def ask(ssh: Ssh, plan: Plan, rows: Sequence[Row], beside: Collection[int] = ())
     with interrupts.deferred() as interrupted, _nothing_starts(list(clusters.values()), beside):
         for name, cluster in clusters.items():
             of_cluster = [row for row in rows if row.cluster == name]
-            found |= _Asking(ssh, cluster, interrupted).answers(of_cluster) if of_cluster else {}
+            found |= _Submitter(ssh, cluster, interrupted).answers(of_cluster) if of_cluster else {}
     return [found[row] for row in rows]
 
 
@@ -144,8 +146,8 @@ def _depends_on_others(together: Answer, alone: Answer) -> bool:
     )
 
 
-class _Asking:
-    """Asks one cluster; `interrupted` returns whether to stop early."""
+class _Submitter:
+    """Submits rows to one cluster; `interrupted` returns whether to stop early."""
 
     def __init__(self, ssh: Ssh, cluster: SlurmCluster, interrupted: Callable[[], bool]) -> None:
         self._ssh, self._cluster, self._interrupted = ssh, cluster, interrupted

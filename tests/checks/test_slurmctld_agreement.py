@@ -1,6 +1,6 @@
 """Accounting agrees with slurmctld.
 
-The file's name puts it last, because it covers the jobs of all other checks.
+It comes last (checks_plugin.py), because it covers the jobs of all other checks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Accounting is correct.
 
-The file's name puts it last, because it also covers the jobs of all other checks.
+It comes last (checks_plugin.py), because it also covers the jobs of all other checks.
 """
 
 from __future__ import annotations

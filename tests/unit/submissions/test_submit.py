@@ -15,7 +15,7 @@ from harness.capabilities import Capabilities
 from harness.errors import CannotVerify
 from harness.plan import make_plan
 from harness.ssh import Result, Ssh
-from harness.submissions import asking
+from harness.submissions import submit
 from harness.submissions.answers import Answer
 from harness.submissions.table import Row
 
@@ -131,7 +131,7 @@ def row(number: int, name: str, *options: str, user: str = "alice") -> Row:
 
 
 def ask(ssh: FakeSlurm, *names: str) -> list[Answer]:
-    return asking.ask(ssh, PLAN, [row(number, name) for number, name in enumerate(names)])
+    return submit.submit_rows(ssh, PLAN, [row(number, name) for number, name in enumerate(names)])
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def signals() -> Iterator[None]:
 def test_answers_say_what_becomes_of_each_row_in_order() -> None:
     slurm = FakeSlurm()
     rows = [row(1, "x", "--time=9"), row(2, "refuse"), row(3, "limited"), row(4, "noted")]
-    found = asking.ask(slurm, PLAN, rows)
+    found = submit.submit_rows(slurm, PLAN, rows)
     assert [(answer.outcome, answer.reason, answer.message) for answer in found] == [
         ("starts", "", ""),
         ("refused", "Invalid qos specification", ""),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from harness.simulation import gathering
+from harness.simulation import collect_results
 from harness.simulation.measures import wait_of
 from harness.simulation.submission import submissions
 from harness.simulation.trace import Trace, TraceJob
@@ -27,10 +27,10 @@ def outcomes(
     sacct: list[str],
     squeue: str = "",
     suspensions: Mapping[str, Sequence[tuple[float, float | None]]] | None = None,
-) -> dict[str, gathering.JobOutcome]:
+) -> dict[str, collect_results.JobOutcome]:
     printed = {"sacct": "\n".join(sacct), "squeue": squeue}
     refused, held = {"2": "Invalid account"}, {"0.": {"Priority": 4.0}}
-    found = gathering.outcomes(
+    found = collect_results.outcomes(
         submissions(Trace("t", JOBS)), printed, BEGIN, refused, held, suspensions or {}, 500
     )
     return {outcome.trace_id: outcome for outcome in found}
@@ -98,4 +98,4 @@ def test_a_job_that_was_not_submitted_by_the_end_says_so() -> None:
 
 def test_only_users_have_shares() -> None:
     text = "root||0.0|1.0\n physics||0.5|0.25\n  physics|bob|0.5|0.25\n"
-    assert [*gathering.fairness(text)] == [("physics", "bob", 0.5, 0.25)]
+    assert [*collect_results.fairness(text)] == [("physics", "bob", 0.5, 0.25)]

@@ -12,7 +12,7 @@ from fakes import packed
 from harness import scenario
 from harness.errors import UsageError
 from harness.site import importer
-from harness.site.together import Imported
+from harness.site.several_clusters import Imported
 
 TABLES = {
     "cluster.txt": """\

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.kubernetes.apiserver import KubernetesApi
 
 
-class Hybrid:
+class HybridCluster:
     """A running cluster shared with Kubernetes, and its ledger as a scheduler of pods sees it.
 
     `slurmrestd` is what its operator connects to: a socket's path, the API's version and a token.
@@ -66,7 +66,7 @@ class Hybrid:
         """Return the ledger's object of a node."""
         return self._kubernetes.ledger_object(node)
 
-    def ask_for(self, node: str, pod: str, quantities: Mapping[str, str]) -> None:
+    def request_for(self, node: str, pod: str, quantities: Mapping[str, str]) -> None:
         """Request an amount of a node for a pod."""
         self._kubernetes.change(node, {"spec": {"admissionChecks": {pod: dict(quantities)}}})
 
@@ -104,7 +104,7 @@ def _log(run: RunDir, cluster: str) -> Path:
 @contextmanager
 def operators(
     run: RunDir, plan: Plan, clusters: Mapping[str, SlurmCluster], ssh: Ssh
-) -> Iterator[dict[str, Hybrid]]:
+) -> Iterator[dict[str, HybridCluster]]:
     """Run an operator for each cluster that is shared with Kubernetes; its nodes then take jobs.
 
     CannotVerify if a package for this is missing.
@@ -113,12 +113,15 @@ def operators(
     shared = [name for name, cluster in plan.scenario.clusters.items() if cluster.kubernetes]
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(_hybrid(run, plan, clusters[name], ssh)) for name in shared
+            name: stack.enter_context(_with_operator(run, plan, clusters[name], ssh))
+            for name in shared
         }
 
 
 @contextmanager
-def _hybrid(run: RunDir, plan: Plan, cluster: SlurmCluster, ssh: Ssh) -> Iterator[Hybrid]:
+def _with_operator(
+    run: RunDir, plan: Plan, cluster: SlurmCluster, ssh: Ssh
+) -> Iterator[HybridCluster]:
     from harness.kubernetes import apiserver  # needs packages that other scenarios do not
 
     scenario = plan.scenario.clusters[cluster.name]
@@ -141,7 +144,7 @@ def _hybrid(run: RunDir, plan: Plan, cluster: SlurmCluster, ssh: Ssh) -> Iterato
             max(known.plugins["data_parser"]),
             token.strip().removeprefix("SLURM_JWT="),
         )
-        hybrid = Hybrid(cluster, api, slurmrestd, _log(run, cluster.name))
+        hybrid = HybridCluster(cluster, api, slurmrestd, _log(run, cluster.name))
         stack.callback(hybrid.kill_operator)
         hybrid.start_operator()
         run.event("operator", cluster=cluster.name, kubernetes=api.name)

@@ -34,7 +34,7 @@ Write = Callable[[Path, Mapping[str, Any]], None]
 
 
 @contextmanager
-def rendered(data: Mapping[str, Any], write: Write) -> Iterator[Path]:
+def rendered_configuration(data: Mapping[str, Any], write: Write) -> Iterator[Path]:
     """Render a scenario; return the directory of what its first controller and slurmdbd read.
 
     Raises ScenarioError.
@@ -61,7 +61,7 @@ def make_startable(data: Data, release: Release, replaced: list[Replaced], write
     (cluster,) = data["clusters"].values()
     for _ in range(_ROUNDS):
         try:
-            with rendered(data, write) as etc:
+            with rendered_configuration(data, write) as etc:
                 findings = check_path(etc, release)
                 source = load(etc, release).files["slurm.conf"]
         except ScenarioError as error:

@@ -1,4 +1,4 @@
-"""What the daemons logged while the checks ran. The file's name puts it last."""
+"""What the daemons logged while the checks ran: it comes after the other checks."""
 
 from __future__ import annotations
 
