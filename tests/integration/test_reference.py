@@ -179,7 +179,9 @@ def depends_on_build(verdict: reference.Verdict, fatal: Iterable[Finding]) -> bo
     """
     if not verdict.started:
         return verdict.fatal == ONE_SLURMD_PER_HOST or bool(verdict.plugins_not_packaged)
-    return bool(fatal) and all(one.option == "NodeAddr" and one.code == "count" for one in fatal)
+    # NodeHostname is also the default of NodeAddr.
+    counted = {"NodeAddr", "NodeHostname"}
+    return bool(fatal) and all(one.option in counted and one.code == "count" for one in fatal)
 
 
 def differences(release: str, given: Iterable[reference.Case], directory: Path) -> list[str]:
