@@ -201,6 +201,8 @@ class Behaviour:
     bare_plugins: tuple[str, ...]
     # Kinds of plugins that may be missing: slurmctld starts without them.
     dispensable_plugins: tuple[str, ...]
+    # Kinds of plugins that slurmctld loads when it starts, even if nothing uses them.
+    eager_plugins: tuple[str, ...]
     # Words of PreemptMode that go with an action, in lower case.
     preempt_modifiers: tuple[str, ...]
     # select/cons_res and cons_tres need SelectTypeParameters.

@@ -272,7 +272,8 @@ def _blocks(
             yield block.find("nodes", FATAL, "count", message)
         least = least or size
     joined = ",".join(block.name for block in blocks)
-    if len(blocks) > 1 and len(sizes) > 1 and (problem := no_hostlist(joined, release)):
+    combined = release.lists_joined_blocks and len(blocks) > 1 and len(sizes) > 1
+    if combined and (problem := no_hostlist(joined, release)):
         yield blocks[0].find("", FATAL, "hostlist", problem)
     if blocks and not least and nodes is not None:
         yield blocks[0].find("", FATAL, "missing", "blocks do not contain any nodes")

@@ -320,13 +320,16 @@ def _one_plugin(source: Source, setting: Setting, kind: str, word: str) -> Itera
         severity = ERROR
     if kind == "site_factor" and not uses_multifactor(source):
         severity = INFO
+    daemons = _loaded_by(source, setting.name.lower())
+    if kind in release.eager_plugins:
+        severity, daemons = FATAL, SLURMCTLD
     yield source.find(
         setting,
         severity,
         "plugin",
         message if word else "the value is empty",
         _replacement(full) or f"known: {known}",
-        _loaded_by(source, setting.name.lower()),
+        daemons,
     )
 
 

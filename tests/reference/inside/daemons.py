@@ -134,7 +134,8 @@ class Daemon:
 
 def verdict(case: dict[str, Any]) -> dict[str, Any]:
     """Return the verdict on a case: its files, the daemon, and the daemon's host or None."""
-    shutil.rmtree(CONF)
+    if CONF.exists():  # packages may come without it
+        shutil.rmtree(CONF)
     for name, text in case["files"].items():
         path = CONF / name
         path.parent.mkdir(parents=True, exist_ok=True)
