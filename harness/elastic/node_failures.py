@@ -88,16 +88,20 @@ def wrong_notes(
 
 def coming_nodes(run: OpenRun, cluster: SlurmCluster, since: float) -> set[str]:
     """Return the nodes that slurmctld powers up now, or has given up on since a time."""
+    coming = {node.name for node in cluster.nodes() if "POWERING_UP" in node.state.split("+")}
+    return coming | given_up(run, cluster, since)
+
+
+def given_up(run: OpenRun, cluster: SlurmCluster, since: float) -> set[str]:
+    """Return the nodes that did not come before slurmctld gave up on them, since a time."""
     path = slurm_options.get(run.plan.slurm_conf(cluster.name), "SlurmctldLogFile")
     script = f"date +%z; grep -a 'not resumed by' {shlex.quote(path)} | tail -n 100" if path else ""
     zone, *lines = [*cluster.run("sh", "-c", script).stdout.splitlines(), ""]
-    given_up = {
+    return {
         match[1]
         for at, text in logs.dated(lines, zone)
         if at >= since and (match := _GIVEN_UP.search(text))
     }
-    coming = {node.name for node in cluster.nodes() if "POWERING_UP" in node.state.split("+")}
-    return coming | given_up
 
 
 def unnoted(

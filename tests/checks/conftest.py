@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -18,8 +19,8 @@ import pytest
 from harness import lifecycle, providers, releases, render, slurm_options
 from harness.cluster import logs, slurm
 from harness.cluster.slurm import FINISHED, Job, JobKey, Reservation, SlurmCluster, job_key
-from harness.elastic import provisioning
-from harness.errors import CommandFailed, WaitTimeout
+from harness.elastic import node_failures, provisioning
+from harness.errors import CommandFailed, HarnessError, WaitTimeout
 from harness.kubernetes import hybrid_cluster
 from harness.kubernetes.hybrid_cluster import HybridCluster
 from harness.open_run import OpenRun
@@ -129,6 +130,38 @@ class Jobs:
     def places(self) -> list[str]:
         """Return the hosts with the directories that jobs write to."""
         return [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
+
+
+@dataclass
+class PoweringUp:
+    """Lets checks wait for nodes to come, until one of them has waited in vain."""
+
+    run: OpenRun
+    clusters: Mapping[str, SlurmCluster]
+    # The check that waited in vain, and for which nodes.
+    fault: str = ""
+
+    @contextmanager
+    def by(self, check: str) -> Iterator[None]:
+        """Fail at once if nodes did not come for an earlier check; note it if they do not now."""
+        if self.fault:
+            raise WaitTimeout(f"not tried, because nodes did not come before: {self.fault}")
+        began = time.time()
+        try:
+            yield
+        except HarnessError:
+            late: set[str] = set()
+            for name, cluster in self.clusters.items():
+                if self.run.plan.scenario.clusters[name].elastic():
+                    with suppress(HarnessError):
+                        late |= node_failures.given_up(self.run, cluster, began)
+            if late:
+                nodes = hostlist.fold(late)
+                self.fault = f"{nodes} did not register within ResumeTimeout ({check})"
+            raise
+
+
+Powering = Callable[[], AbstractContextManager[None]]
 
 
 def everywhere(function, names):  # noqa: ANN001, ANN201  any function of a host's or cluster's name
@@ -285,6 +318,18 @@ def users(plan: Plan) -> list[str]:
 def jobs(ssh: Ssh, plan: Plan, users: list[str]) -> Jobs:
     """The session's jobs, which belong to the first user unless a check says otherwise."""
     return Jobs(ssh, plan, users or ["root"])
+
+
+@pytest.fixture(scope="session")
+def powering(harness_run: OpenRun, clusters: dict[str, SlurmCluster]) -> PoweringUp:
+    """What the session knows of nodes that do not come."""
+    return PoweringUp(harness_run, clusters)
+
+
+@pytest.fixture
+def powering_up(request: pytest.FixtureRequest, powering: PoweringUp) -> Powering:
+    """A context in which a check waits for nodes to come."""
+    return lambda: powering.by(request.node.name)
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import Jobs, active_jobs, all_records_sent, over_time, wait_for_records
+from conftest import Jobs, PoweringUp, active_jobs, all_records_sent, over_time, wait_for_records
 from early_jobs import REQUEST
 from test_hosts import has_own_image
 
@@ -176,12 +176,20 @@ def test_accounting_matches_what_every_job_saw(
     jobs: Jobs,
     measured_jobs: list[JobKey],
     ssh: Ssh,
+    powering: PoweringUp,
 ) -> None:
     """Compares the records of all jobs of the checks with the jobs' traces.
 
     All records are correct, none are missing, and there are no duplicates.
     """
     cluster = next(iter(clusters.values()))
+
+    def is_requeued(job_of: tuple[str, int]) -> bool:
+        """Return whether a job waits because its node did not come."""
+        name, job_id = job_of
+        job = clusters[name].job(job_id)
+        return bool(job and job.state == "PENDING" and job.reason == "BeginTime")
+
     fresh = [
         job_key(target.name, jobs.submit(target, body, *REQUEST))
         for target in clusters.values()
@@ -189,7 +197,12 @@ def test_accounting_matches_what_every_job_saw(
     ]
     fresh += measured_jobs
     wait_until(
-        lambda: active_jobs(clusters), lambda left: not left, what="all jobs to end", timeout=180
+        lambda: active_jobs(clusters),
+        lambda left: not left,
+        what="all jobs to end",
+        timeout=180,
+        give_up=lambda left: bool(powering.fault) and any(map(is_requeued, left)),
+        show=lambda left: f"{left} {powering.fault}".strip(),
     )
     traces = jobs.traces()
     seen = {trace.key for trace in traces}

@@ -11,11 +11,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from conftest import Jobs, only
+from conftest import Jobs, Powering, only
 from test_nodes import users_script, wrong_users
 
 from harness import providers, slurm_options
@@ -23,6 +23,7 @@ from harness.cluster.history import Recorder, Sighting
 from harness.cluster.node_state import is_draining, is_powered_down, is_suspended, words
 from harness.cluster.slurm import FINISHED, Job, SlurmCluster, job_key
 from harness.elastic import node_failures
+from harness.errors import WaitTimeout
 from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.rundir import RunDir
@@ -48,6 +49,8 @@ class Elastic:
     run: RunDir
     ssh: Ssh
     recorder: Recorder
+    # The nodes that did not go before the time was over, which no check waits for again.
+    stuck: set[str] = field(default_factory=set)
 
     @property
     def nodes(self) -> dict[str, str]:
@@ -142,20 +145,32 @@ class Elastic:
             + self.seconds("ResumeTimeout")
             + ROUNDS
         )
-        wait_until(
-            self.awake,
-            lambda left: not left,
-            what="all nodes to power down",
-            timeout=limit,
-            give_up=lambda left: any(map(is_draining, left.values())),
-        )
-        wait_until(
-            self.running,
-            lambda left: not left,
-            what="their hosts to be removed",
-            timeout=180,
-            show=lambda left: ", ".join(map(self.last_request, sorted(left))),
-        )
+        try:
+            wait_until(
+                self.awake,
+                lambda left: not left,
+                what="all nodes to power down",
+                timeout=limit,
+                give_up=lambda left: (
+                    any(map(is_draining, left.values())) or bool(self.stuck & left.keys())
+                ),
+            )
+            wait_until(
+                self.running,
+                lambda left: not left,
+                what="their hosts to be removed",
+                timeout=180,
+                give_up=lambda left: bool(self.stuck & left),
+                show=lambda left: ", ".join(map(self.last_request, sorted(left))),
+            )
+        except WaitTimeout as error:
+            if self.stuck:
+                earlier = hostlist.fold(self.stuck)
+                raise WaitTimeout(
+                    f"{error}; an earlier check waited in vain for {earlier} to go"
+                ) from error
+            self.stuck = {*self.awake()} | self.running()
+            raise
 
     def notes(self) -> list[dict[str, Any]]:
         """Return what the programs that slurmctld calls to power nodes have noted."""
@@ -205,19 +220,22 @@ def elastic(
         yield Elastic(cluster, plan, run, ssh, recorder)
 
 
-def test_job_resumes_the_node_that_it_requests_and_no_other(elastic: Elastic, jobs: Jobs) -> None:
+def test_job_resumes_the_node_that_it_requests_and_no_other(
+    elastic: Elastic, jobs: Jobs, powering_up: Powering
+) -> None:
     elastic.wait_until_down()
     node = list(elastic.nodes)[-1]
     began = time.time()
-    job_id = jobs.submit_here(
-        elastic.cluster, "srun true", *elastic.ways_in(), f"--nodelist={node}"
-    )
-    elastic.cluster.wait_for(
-        [job_id],
-        {"COMPLETED"},
-        timeout=elastic.seconds("ResumeTimeout") + ROUNDS,
-        give_up=lambda jobs: elastic.gave_up(jobs, node, began),
-    )
+    with powering_up():
+        job_id = jobs.submit_here(
+            elastic.cluster, "srun true", *elastic.ways_in(), f"--nodelist={node}"
+        )
+        elastic.cluster.wait_for(
+            [job_id],
+            {"COMPLETED"},
+            timeout=elastic.seconds("ResumeTimeout") + ROUNDS,
+            give_up=lambda jobs: elastic.gave_up(jobs, node, began),
+        )
     up = wait_until(lambda: elastic.up(node, began), bool, what=f"{node} to be up", timeout=ROUNDS)
     assert elastic.resumed(began) == {node}
     key = job_key(elastic.cluster.name, job_id)
@@ -238,13 +256,16 @@ def test_job_resumes_the_node_that_it_requests_and_no_other(elastic: Elastic, jo
     )
 
 
-def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, jobs: Jobs) -> None:
-    job_id = jobs.submit_here(
-        elastic.cluster, "true", *elastic.ways_in(), f"--nodelist={first(elastic, 1)}"
-    )
-    elastic.cluster.wait_for(
-        [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
-    )
+def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(
+    elastic: Elastic, jobs: Jobs, powering_up: Powering
+) -> None:
+    with powering_up():
+        job_id = jobs.submit_here(
+            elastic.cluster, "true", *elastic.ways_in(), f"--nodelist={first(elastic, 1)}"
+        )
+        elastic.cluster.wait_for(
+            [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+        )
     elastic.wait_until_down()
     assert elastic.awake() == {}
     hosts = providers.get(elastic.run.provider).hosts(elastic.run.id)
@@ -253,56 +274,63 @@ def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(elastic: Elastic, 
     }
 
 
-def test_jobs_resume_as_many_nodes_as_they_request_at_once(elastic: Elastic, jobs: Jobs) -> None:
+def test_jobs_resume_as_many_nodes_as_they_request_at_once(
+    elastic: Elastic, jobs: Jobs, powering_up: Powering
+) -> None:
     elastic.wait_until_down()
     count = max(1, len(elastic.nodes) - 1)
     began = time.time()
-    wide = jobs.submit_here(
-        elastic.cluster,
-        "srun true",
-        *elastic.ways_in(),
-        f"--nodes={count}",
-        f"--nodelist={first(elastic, count)}",
-    )
-    elastic.cluster.wait_for(
-        [wide], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
-    )
+    with powering_up():
+        wide = jobs.submit_here(
+            elastic.cluster,
+            "srun true",
+            *elastic.ways_in(),
+            f"--nodes={count}",
+            f"--nodelist={first(elastic, count)}",
+        )
+        elastic.cluster.wait_for(
+            [wide], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+        )
     assert len(elastic.resumed(began)) == count
-    array = jobs.submit_here(
-        elastic.cluster,
-        "true",
-        *elastic.ways_in(),
-        "--array=1-4",
-        f"--nodelist={first(elastic, 1)}",
-    )
-    wait_until(
-        lambda: [
-            job.state for job in elastic.cluster.jobs("--local", "--array", f"--jobs={array}")
-        ],
-        lambda states: states == ["COMPLETED"] * 4,
-        what="the array to complete",
-        timeout=elastic.seconds("ResumeTimeout") + ROUNDS,
-        give_up=lambda states: bool({*states} & (FINISHED - {"COMPLETED"})),
-    )
+    with powering_up():
+        array = jobs.submit_here(
+            elastic.cluster,
+            "true",
+            *elastic.ways_in(),
+            "--array=1-4",
+            f"--nodelist={first(elastic, 1)}",
+        )
+        wait_until(
+            lambda: [
+                job.state for job in elastic.cluster.jobs("--local", "--array", f"--jobs={array}")
+            ],
+            lambda states: states == ["COMPLETED"] * 4,
+            what="the array to complete",
+            timeout=elastic.seconds("ResumeTimeout") + ROUNDS,
+            give_up=lambda states: bool({*states} & (FINISHED - {"COMPLETED"})),
+        )
     assert len(elastic.resumed(began)) == count
 
 
-def test_every_user_is_the_same_on_resumed_nodes(elastic: Elastic, jobs: Jobs) -> None:
+def test_every_user_is_the_same_on_resumed_nodes(
+    elastic: Elastic, jobs: Jobs, powering_up: Powering
+) -> None:
     """A job on all such nodes looks, because they may be gone when other checks look on hosts."""
     nodes = [*elastic.nodes]
-    answer = elastic.cluster.run(
-        "srun",
-        *only(elastic.cluster, elastic.plan),
-        *jobs.ways_in(elastic.cluster),
-        *elastic.ways_in(),
-        f"--nodelist={','.join(nodes)}",
-        f"--nodes={len(nodes)}",
-        "--ntasks-per-node=1",
-        "sh",
-        "-c",
-        f'{users_script(elastic.plan)} | sed "s/^/$SLURMD_NODENAME /"',
-        user=jobs.user,
-    )
+    with powering_up():
+        answer = elastic.cluster.run(
+            "srun",
+            *only(elastic.cluster, elastic.plan),
+            *jobs.ways_in(elastic.cluster),
+            *elastic.ways_in(),
+            f"--nodelist={','.join(nodes)}",
+            f"--nodes={len(nodes)}",
+            "--ntasks-per-node=1",
+            "sh",
+            "-c",
+            f'{users_script(elastic.plan)} | sed "s/^/$SLURMD_NODENAME /"',
+            user=jobs.user,
+        )
     seen: dict[str, list[str]] = {node: [] for node in nodes}
     for line in answer.stdout.splitlines():
         node, _, facts = line.partition(" ")
@@ -316,26 +344,27 @@ def first(elastic: Elastic, count: int) -> str:
     return ",".join(list(elastic.nodes)[:count])
 
 
-def test_administrator_powers_a_node_up_and_down(elastic: Elastic) -> None:
+def test_administrator_powers_a_node_up_and_down(elastic: Elastic, powering_up: Powering) -> None:
     elastic.wait_until_down()
     node = next(iter(elastic.nodes))
     began = time.time()
-    elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_UP")
-    limit = elastic.seconds("ResumeTimeout") + ROUNDS
-    wait_until(
-        elastic.running,
-        lambda running: running == {node},
-        what=f"only {node} to run",
-        timeout=limit,
-    )
-    # It may be suspended again before the next poll, so ask the recorder.
-    wait_until(
-        lambda: elastic.up(node, began),
-        bool,
-        what=f"{node} to be up",
-        timeout=limit,
-        show=lambda _: f"{node}: {elastic.awake()}",
-    )
+    with powering_up():
+        elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_UP")
+        limit = elastic.seconds("ResumeTimeout") + ROUNDS
+        wait_until(
+            elastic.running,
+            lambda running: running == {node},
+            what=f"only {node} to run",
+            timeout=limit,
+        )
+        # It may be suspended again before the next poll, so ask the recorder.
+        wait_until(
+            lambda: elastic.up(node, began),
+            bool,
+            what=f"{node} to be up",
+            timeout=limit,
+            show=lambda _: f"{node}: {elastic.awake()}",
+        )
     elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_DOWN")
     elastic.wait_until_down()
 
@@ -366,24 +395,34 @@ def test_static_nodes_are_filled_first_and_never_suspended(elastic: Elastic, job
 
 
 @pytest.mark.needs("two_shapes")
-def test_job_resumes_a_node_of_the_shape_that_it_requests(elastic: Elastic, jobs: Jobs) -> None:
+def test_job_resumes_a_node_of_the_shape_that_it_requests(
+    elastic: Elastic, jobs: Jobs, powering_up: Powering
+) -> None:
     elastic.wait_until_down()
     groups = elastic.plan.scenario.clusters[elastic.cluster.name].nodes
     began = time.time()
-    given = {
-        group.name: jobs.submit_here(elastic.cluster, "true", f"--constraint={group.features[0]}")
-        for group in groups
-        if group.features and group.provision != "static"
-    }
-    elastic.cluster.wait_for(
-        given.values(), {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
-    )
+    with powering_up():
+        given = {
+            group.name: jobs.submit_here(
+                elastic.cluster, "true", f"--constraint={group.features[0]}"
+            )
+            for group in groups
+            if group.features and group.provision != "static"
+        }
+        elastic.cluster.wait_for(
+            given.values(), {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+        )
     assert len(elastic.resumed(began)) == len(given)
 
 
 @pytest.mark.needs("federation")
 def test_jobs_that_burst_resume_no_more_cloud_nodes_than_they_need(
-    elastic: Elastic, federation: Federation, jobs: Jobs, plan: Plan, ran_on: Callable[[int], str]
+    elastic: Elastic,
+    federation: Federation,
+    jobs: Jobs,
+    plan: Plan,
+    ran_on: Callable[[int], str],
+    powering_up: Powering,
 ) -> None:
     elastic.wait_until_down()
     cpus = 2  # of each job
@@ -394,10 +433,13 @@ def test_jobs_that_burst_resume_no_more_cloud_nodes_than_they_need(
     # If both clusters have room, the one that schedules first takes a job, so fill the origin.
     given = [jobs.submit_here(federation.origin, *job) for _ in range(on_origin)]
     federation.origin.wait_for(given, {"RUNNING"})
-    burst = [jobs.submit(federation.origin, *job) for _ in range(8)]
-    given += burst
-    # All must run at once, because a job that has ended would leave its node to the next one.
-    elastic.cluster.wait_for(burst, {"RUNNING"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS)
+    with powering_up():
+        burst = [jobs.submit(federation.origin, *job) for _ in range(8)]
+        given += burst
+        # All must run at once, because a job that has ended would leave its node to the next one.
+        elastic.cluster.wait_for(
+            burst, {"RUNNING"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+        )
     signal.give()
     assert Counter(map(ran_on, given)) == {
         federation.origin.name: on_origin,

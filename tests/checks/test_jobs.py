@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 import pytest
-from conftest import Jobs, everywhere, only, reserved_nodes, slurm_conf
+from conftest import Jobs, Powering, everywhere, only, reserved_nodes, slurm_conf
 
 from harness import slurm_options, topology
 from harness.cluster import node_state
@@ -130,7 +130,7 @@ def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
 
 
 def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
-    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, powering_up: Powering
 ) -> None:
     def run_in_each_partition(name: str) -> None:
         cluster = clusters[name]
@@ -148,7 +148,8 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
                 count = min(len(able), most[partition.name])
                 run_on_nodes(count, able, partition.name, line, cluster, jobs)
 
-    everywhere(run_in_each_partition, clusters)
+    with powering_up():
+        everywhere(run_in_each_partition, clusters)
 
 
 def assert_as_configured(partition: Partition, plan: Plan, cluster: str) -> None:
