@@ -39,7 +39,7 @@ from harness.cli.printing import (
     print_json,
     progress,
 )
-from harness.errors import EngineError, HarnessError, Problem, ScenarioError, UsageError
+from harness.errors import EngineError, HarnessError, NoSuchRun, Problem, ScenarioError, UsageError
 from harness.shipped_files import SCENARIOS, TEMPLATES
 
 if TYPE_CHECKING:
@@ -411,7 +411,14 @@ def diff_(
 def _configuration_of_run(runs: Path, name: str) -> diff.ConfigurationSource:
     from harness.slurmconf import sources
 
-    run = open_run(runs, name, only_up=False)
+    try:
+        run = open_run(runs, name, only_up=False)
+    except NoSuchRun as error:
+        raise UsageError(
+            f"{name} is not a file, a directory or a run",
+            hint="name a scenario, a file or directory of Slurm, a directory that `harness render` "
+            "wrote, or a run that `harness status` lists",
+        ) from error
     is_up = bool(run.provider.runs().get(run.directory.id))
     return sources.of_run(
         name, run.plan, run.tree, run.ssh if is_up else None, run.directory.secrets()
