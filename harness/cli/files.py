@@ -177,7 +177,7 @@ def check_(
     probe_images: ProbeImages = False,
     format_: FormatOption = Format.text,
 ) -> None:
-    """Report what in a configuration a release's daemons refuse, ignore or handle differently."""
+    """Report what the daemons of a release refuse, ignore or handle differently."""
     from harness.parsing.bounded_yaml import is_named_like_a_scenario
     from harness.slurmconf import check
 
@@ -299,7 +299,7 @@ def import_(
         ),
     ] = True,
 ) -> None:
-    """Write a scenario that renders to an existing cluster's configuration, without passwords.
+    """Turn the configuration of an existing cluster into a scenario, without its passwords.
 
     With --rehearsal, what daemons of the release do not accept is left out, and listed.
     """

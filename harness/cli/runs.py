@@ -117,7 +117,7 @@ def run(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Bring a scenario up, deploy and verify it, write a report and take it down."""
+    """Start a scenario, verify it, write a report, and remove the hosts."""
     from harness import lifecycle
     from harness.rundir import RunDir
 
@@ -153,7 +153,7 @@ def up(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Start a scenario's hosts, without Slurm on them yet; print the run's directory."""
+    """Start a scenario's hosts without deploying Slurm; print the run's directory."""
     from harness import lifecycle
 
     source = find_provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
@@ -243,7 +243,7 @@ def rehearse(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Simulate users who submit jobs while faults come and go; check what happened to each job."""
+    """Simulate users who submit jobs during faults; check what happened to each job."""
     from harness import scenario
     from harness.rehearsal import execution, workload
 
@@ -361,7 +361,7 @@ def rehearse_change(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Apply a change to live clusters, as `harness diff` advises, while users submit jobs.
+    """Apply a change with the steps that `harness diff` lists, while users submit jobs.
 
     Reports what the change did to running and pending jobs, and whether each job ran exactly once.
     """
@@ -457,7 +457,7 @@ def down(
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Remove a run's hosts, networks and sockets, or give existing machines back.
+    """Remove a run's hosts, networks and sockets, or restore existing machines.
 
     The run's directory stays. If it is lost, the run's id is enough; existing machines also need
     --inventory.
