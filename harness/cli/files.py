@@ -177,7 +177,7 @@ def check_(
     probe_images: ProbeImages = False,
     format_: FormatOption = Format.text,
 ) -> None:
-    """Report what the daemons of a release refuse, ignore or handle differently."""
+    """Report what daemons of a release refuse, ignore or handle differently in a configuration."""
     from harness.parsing.bounded_yaml import is_named_like_a_scenario
     from harness.slurmconf import check
 
