@@ -33,7 +33,7 @@ fuzz-check: setup  ## looks for configurations on which check and the daemons di
 	$(BIN)/python tests/reference/fuzz_check.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS)) $(if $(GRID),--grid)
 
-check: setup  ## what needs no daemon: lint, types, import layers, unit tests
+check: setup  ## without daemons: lint, types, import layers, unit tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -68,7 +68,7 @@ $(VENV)/site: .github/site/constraints.txt $(VENV)/installed
 	@$(BIN)/pip install -qq --disable-pip-version-check --require-hashes -r .github/site/constraints.txt
 	@touch $@
 
-release: $(VENV)/installed  ## the wheel and the sdist in dist/, tried in a new environment; TAG=v0.1.0 to publish them
+release: $(VENV)/installed  ## the wheel and the sdist in dist/, tested in a new environment; TAG=v0.1.0 to publish them
 	$(BIN)/python .github/release.py $(TAG)
 
 clean:  ## remove what runs and builds left in this directory

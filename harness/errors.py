@@ -2,6 +2,7 @@
 
 HarnessError                      exit code
 ├── UsageError                    2  the command line or a file it names is wrong
+│   ├── NoSuchRun                 2  there is no run of that name
 │   └── ScenarioError             2  all problems of a scenario file, each with its place
 ├── CannotVerify                   3  there can be no verdict on the cluster
 │   ├── EngineError               3  the container engine is missing, too old or full, or refuses
@@ -45,6 +46,10 @@ class UsageError(HarnessError):
     """The command line, or a file that it names, is wrong."""
 
     exit_code = 2
+
+
+class NoSuchRun(UsageError):
+    """There is no run of that name, or none at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,16 @@ class WaitTimeout(ClusterError):
     def __init__(self, message: str, *, hint: str | None = None, printed: str = "") -> None:
         super().__init__(message, hint=hint)
         self.printed = printed
+
+
+def cannot_read(path: Path, error: Exception) -> str:
+    """Return the message about a file that cannot be read, without the number of the error.
+
+    >>> cannot_read(Path("jobs.yml"), FileNotFoundError(2, "No such file or directory", "jobs.yml"))
+    'cannot read jobs.yml: No such file or directory'
+    """
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"cannot read {path}: {reason or error}"
 
 
 def describe(error: BaseException) -> str:

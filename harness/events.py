@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from harness.errors import CannotVerify
+from harness.errors import CannotVerify, cannot_read
 from harness.parsing import bounded_json
 
 # The duration of a run, a stage or a check; the timeline cannot show more.
@@ -173,4 +173,4 @@ def _lines(path: Path) -> list[str]:
     except FileNotFoundError:
         return [""]
     except OSError as error:
-        raise CannotVerify(f"{path} cannot be read: {error.strerror}") from error
+        raise CannotVerify(cannot_read(path, error)) from error

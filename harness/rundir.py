@@ -31,7 +31,7 @@ from ruamel.yaml import YAML
 from harness import events, file_ownership, run_secrets
 from harness import scenario as scenario_file
 from harness.capabilities import Capabilities
-from harness.errors import UsageError
+from harness.errors import NoSuchRun, UsageError
 from harness.inventory import Machine, ssh_config
 from harness.origins import Origin
 from harness.parsing import bounded_json, bounded_yaml
@@ -381,7 +381,7 @@ def find(root: Path, which: str | None) -> RunDir:
 def named(root: Path, which: str | None) -> list[RunDir]:
     """Return the runs that a directory, an id, or a scenario's name or file stands for.
 
-    The newest is last. None stands for all runs. Raises UsageError if there is no run.
+    The newest is last. None stands for all runs. Raises NoSuchRun if there is no run.
     """
     if which and _has_facts(Path(which)):
         return [RunDir(Path(which))]
@@ -393,9 +393,9 @@ def named(root: Path, which: str | None) -> list[RunDir]:
         for path, problem in unreadable(root).items():
             if not which or which == id_of(path) or path.parent.name in names:
                 raise problem
-        raise UsageError(
+        raise NoSuchRun(
             f"no run {which or ''} under {root}".replace("  ", " "),
-            hint="`harness up SCENARIO` starts one",
+            hint="`harness status` lists the runs, `harness up SCENARIO` starts one",
         )
     return runs
 

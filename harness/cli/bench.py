@@ -15,7 +15,7 @@ from harness.cli.printing import Format, out, print_json, progress, table_of
 from harness.shipped_files import SCENARIOS
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Measure the harness itself.")
-Repeat = Annotated[int, typer.Option(min=1, help="Number of rounds; the median counts.")]
+Repeat = Annotated[int, typer.Option(min=1, help="Number of rounds; the median is reported.")]
 FEDERATION, ELASTIC, SCALE = (
     SCENARIOS / f"{name}.yml" for name in ("federation", "elastic-l3", "scale")
 )
@@ -33,7 +33,7 @@ def first_run(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Compare up and deploy with a plain script that does the same (the floor).
+    """Compare up and deploy with a plain script that does the same.
 
     Also compare a second deploy, which has nothing to do, with the first.
     """

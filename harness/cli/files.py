@@ -39,7 +39,7 @@ from harness.cli.printing import (
     print_json,
     progress,
 )
-from harness.errors import EngineError, HarnessError, Problem, ScenarioError, UsageError
+from harness.errors import EngineError, HarnessError, NoSuchRun, Problem, ScenarioError, UsageError
 from harness.shipped_files import SCENARIOS, TEMPLATES
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def check_(
     probe_images: ProbeImages = False,
     format_: FormatOption = Format.text,
 ) -> None:
-    """Report what in a configuration a release's daemons refuse, ignore or handle differently."""
+    """Report what daemons of a release refuse, ignore or handle differently in a configuration."""
     from harness.parsing.bounded_yaml import is_named_like_a_scenario
     from harness.slurmconf import check
 
@@ -299,7 +299,7 @@ def import_(
         ),
     ] = True,
 ) -> None:
-    """Write a scenario that renders to an existing cluster's configuration, without passwords.
+    """Turn the configuration of an existing cluster into a scenario, without its passwords.
 
     With --rehearsal, what daemons of the release do not accept is left out, and listed.
     """
@@ -411,7 +411,14 @@ def diff_(
 def _configuration_of_run(runs: Path, name: str) -> diff.ConfigurationSource:
     from harness.slurmconf import sources
 
-    run = open_run(runs, name, only_up=False)
+    try:
+        run = open_run(runs, name, only_up=False)
+    except NoSuchRun as error:
+        raise UsageError(
+            f"{name} is not a file, a directory or a run",
+            hint="name a scenario, a file or directory of Slurm, a directory that `harness render` "
+            "wrote, or a run that `harness status` lists",
+        ) from error
     is_up = bool(run.provider.runs().get(run.directory.id))
     return sources.of_run(
         name, run.plan, run.tree, run.ssh if is_up else None, run.directory.secrets()

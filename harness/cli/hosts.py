@@ -1,10 +1,11 @@
-"""Commands for a run's hosts: run a command on a host, copy files to it or from it."""
+"""Commands for a run's hosts: open a shell, run a command, copy files."""
 
 from __future__ import annotations
 
 import secrets
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +17,64 @@ from harness.cli.printing import out
 from harness.errors import UsageError
 
 app = typer.Typer()
+# Where a host has its slurm.conf: its own file, or the one fetched from slurmctld.
+_SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
 # Runs a command with the environment and directory of a login.
 _AT_HOME = (
     "HOME=$(getent passwd {user} | cut -d: -f6) USER={user} LOGNAME={user}; "
     "export HOME USER LOGNAME; "
     'cd "$HOME" 2> /dev/null || cd /; exec {line}'
 )
+
+
+@app.command()
+def ssh(
+    host: Annotated[str, typer.Argument(help="The host.", show_default=False)],
+    which: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Open a shell on a host."""
+    run = open_run(runs, which)
+    raise typer.Exit(
+        subprocess.run(run.ssh.command(find_host(run, host).name, tty=True), check=False).returncode
+    )
+
+
+@app.command()
+def shell(
+    host: Annotated[
+        str | None,
+        typer.Argument(
+            help="The host; default: the first cluster's controller.", show_default=False
+        ),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", "-u", help="A user of the scenario; default: the first.", show_default=False
+        ),
+    ] = None,
+    which: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Open a shell as a user of the scenario; `echo squeue | harness shell` runs one command."""
+    from harness.ssh import as_user
+
+    run = open_run(runs, which)
+    users = list(run.plan.scenario.users)
+    if not users or user not in {None, *users}:
+        raise UsageError(
+            f"no user {user or ''} in {run.directory.id}".replace("  ", " "),
+            hint=f"users: {', '.join(users) or 'none'}",
+        )
+    on = find_host(run, host or next(iter(run.plan.scenario.clusters.values())).controller)
+    script = f"for SLURM_CONF in {' '.join(_SLURM_CONFS)}; do [ ! -e $SLURM_CONF ] || break; done; "
+    command = run.ssh.command(
+        on.name,
+        [as_user(user or users[0], f"{script}export SLURM_CONF; exec bash -l")],
+        tty=sys.stdin.isatty(),
+    )
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})

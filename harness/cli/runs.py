@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -64,10 +62,43 @@ if TYPE_CHECKING:
     from harness.rundir import RunDir
 
 app = typer.Typer()
-# Where a host has its slurm.conf: its own file, or the one fetched from slurmctld.
-_SLURM_CONFS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf")
 # Seconds between two refreshes of `status --watch`.
 _REFRESH = 2
+
+
+@app.command("doctor")
+def doctor_(
+    provider: ProviderOption = "docker",
+    fix: Annotated[
+        bool, typer.Option("--fix", help="As root on Debian: install and start what is missing.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only what is missing.")
+    ] = False,
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Check whether this machine can run the harness, and print the fix for each problem."""
+    from harness import providers
+
+    extras.need("run", "harness doctor")
+    from harness import doctor  # here, because its packages may be missing
+
+    if fix:
+        doctor.fix(progress(), provider)
+    findings = doctor.examine(provider)
+    with suppress(HarnessError):  # its cause is among the findings
+        findings += doctor.leftovers(providers.get(provider, runs), runs)
+    if format_ is Format.json:
+        print_json(
+            [{name: getattr(finding, name) for name in finding.__slots__} for finding in findings]
+        )
+    else:
+        for finding in findings:
+            is_missing = finding.fatal and not finding.ok
+            if is_missing or not quiet:
+                print_finding(finding)
+    raise typer.Exit(3 if any(finding.fatal and not finding.ok for finding in findings) else 0)
 
 
 @app.command()
@@ -86,7 +117,7 @@ def run(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Bring a scenario up, deploy and verify it, write a report and take it down."""
+    """Start a scenario, verify it, write a report, and remove the hosts."""
     from harness import lifecycle
     from harness.rundir import RunDir
 
@@ -122,7 +153,7 @@ def up(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Start a scenario's hosts, without Slurm on them yet; print the run's directory."""
+    """Start a scenario's hosts without deploying Slurm; print the run's directory."""
     from harness import lifecycle
 
     source = find_provider(provider, runs, inventory, ssh_config, only_look=check, yes=yes)
@@ -212,7 +243,7 @@ def rehearse(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Simulate users who submit jobs while faults come and go; check what happened to each job."""
+    """Simulate users who submit jobs during faults; check what happened to each job."""
     from harness import scenario
     from harness.rehearsal import execution, workload
 
@@ -330,7 +361,7 @@ def rehearse_change(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Apply a change to live clusters, as `harness diff` advises, while users submit jobs.
+    """Apply a change with the steps that `harness diff` lists, while users submit jobs.
 
     Reports what the change did to running and pending jobs, and whether each job ran exactly once.
     """
@@ -426,7 +457,7 @@ def down(
     ssh_config: SshConfig = DEFAULT_SSH_CONFIG,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Remove a run's hosts, networks and sockets, or give existing machines back.
+    """Remove a run's hosts, networks and sockets, or restore existing machines.
 
     The run's directory stays. If it is lost, the run's id is enough; existing machines also need
     --inventory.
@@ -562,88 +593,3 @@ def logs(
     for source, (on_host, command) in commands.items():
         out.print(f"[bold]==> {source}[/bold]")
         out.print(run.ssh.run(on_host, command, check=False).stdout, markup=False)
-
-
-@app.command()
-def ssh(
-    host: Annotated[str, typer.Argument(help="The host.", show_default=False)],
-    which: RunName = None,
-    runs: Runs = DEFAULT_RUNS,
-) -> None:
-    """Open a shell on a host."""
-    run = open_run(runs, which)
-    raise typer.Exit(
-        subprocess.run(run.ssh.command(find_host(run, host).name, tty=True), check=False).returncode
-    )
-
-
-@app.command()
-def shell(
-    host: Annotated[
-        str | None,
-        typer.Argument(
-            help="The host; default: the first cluster's controller.", show_default=False
-        ),
-    ] = None,
-    user: Annotated[
-        str | None,
-        typer.Option(
-            "--user", "-u", help="A user of the scenario; default: the first.", show_default=False
-        ),
-    ] = None,
-    which: RunName = None,
-    runs: Runs = DEFAULT_RUNS,
-) -> None:
-    """Open a shell as a user of the scenario; `echo squeue | harness shell` runs one command."""
-    from harness.ssh import as_user
-
-    run = open_run(runs, which)
-    users = list(run.plan.scenario.users)
-    if not users or user not in {None, *users}:
-        raise UsageError(
-            f"no user {user or ''} in {run.directory.id}".replace("  ", " "),
-            hint=f"users: {', '.join(users) or 'none'}",
-        )
-    on = find_host(run, host or next(iter(run.plan.scenario.clusters.values())).controller)
-    script = f"for SLURM_CONF in {' '.join(_SLURM_CONFS)}; do [ ! -e $SLURM_CONF ] || break; done; "
-    command = run.ssh.command(
-        on.name,
-        [as_user(user or users[0], f"{script}export SLURM_CONF; exec bash -l")],
-        tty=sys.stdin.isatty(),
-    )
-    raise typer.Exit(subprocess.run(command, check=False).returncode)
-
-
-@app.command("doctor")
-def doctor_(
-    provider: ProviderOption = "docker",
-    fix: Annotated[
-        bool, typer.Option("--fix", help="As root on Debian: install and start what is missing.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print only what is missing.")
-    ] = False,
-    format_: FormatOption = Format.text,
-    runs: Runs = DEFAULT_RUNS,
-) -> None:
-    """Check whether this machine can run the harness, and print the fix for each problem."""
-    from harness import providers
-
-    extras.need("run", "harness doctor")
-    from harness import doctor  # here, because its packages may be missing
-
-    if fix:
-        doctor.fix(progress(), provider)
-    findings = doctor.examine(provider)
-    with suppress(HarnessError):  # its cause is among the findings
-        findings += doctor.leftovers(providers.get(provider, runs), runs)
-    if format_ is Format.json:
-        print_json(
-            [{name: getattr(finding, name) for name in finding.__slots__} for finding in findings]
-        )
-    else:
-        for finding in findings:
-            is_missing = finding.fatal and not finding.ok
-            if is_missing or not quiet:
-                print_finding(finding)
-    raise typer.Exit(3 if any(finding.fatal and not finding.ok for finding in findings) else 0)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from harness import releases
+from harness.errors import cannot_read
 from harness.origins import families
 from harness.origins.model import NotAnOrigin, Origin, Wanted, is_url
 from harness.parsing import package_files
@@ -112,11 +113,11 @@ def _meta(path: Path) -> str:
                     content = tar.extractfile(member)
                     return content.read(_META_BYTES).decode() if content else ""
     except FileNotFoundError as error:
-        raise (nothing if path.is_dir() else NotAnOrigin(f"{path} does not exist")) from error
+        raise (nothing if path.is_dir() else NotAnOrigin(cannot_read(path, error))) from error
     except tarfile.ReadError as error:
         raise NotAnOrigin(f"{path} is not a tar archive, or damaged", nothing.hint) from error
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
-        raise NotAnOrigin(f"{path} cannot be read: {error}", nothing.hint) from error
+        raise NotAnOrigin(cannot_read(path, error), nothing.hint) from error
     raise nothing
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 
 # More than any site has: 20,000 nodes with a line each take 4 MiB.
 MOST_BYTES = 16 * 2**20
@@ -122,7 +122,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
         with path.open("rb") as file:
             content = file.read(most + 1)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        raise UsageError(cannot_read(path, error)) from error
     if len(content) > most:
         raise UsageError(f"{path}: a file with its Includes has at most {MOST_BYTES // 2**20} MiB")
     try:

@@ -17,7 +17,7 @@ from docker.types import LogConfig
 from docker.utils import parse_repository_tag
 
 from harness import origins, releases
-from harness.errors import EngineError, UsageError
+from harness.errors import EngineError, UsageError, cannot_read
 from harness.origins import Base, Origin
 from harness.plan import Host
 from harness.progress import Say
@@ -217,9 +217,9 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
                 for image in manifest
                 for name in image["RepoTags"]
             }
-    except FileNotFoundError as error:
-        raise UsageError(f"{file} does not exist") from error
-    except (OSError, tarfile.TarError, LookupError, TypeError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(cannot_read(file, error)) from error
+    except (tarfile.TarError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"{file} was not written by `harness images save`: {error}") from error
     names = [*labels]
     fitting = {name for name in names if (labels[name] or {}).get(_FILES) in _files()}

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 from harness import events as event_file
 from harness.cluster import logs
 from harness.cluster.logs import LogLine
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 from harness.parsing import bounded_json
 from harness.report import model
 from harness.report.model import Check, Report
@@ -77,7 +77,7 @@ def _fidelity(path: Path) -> list[_Entry]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(cannot_read(path, error)) from error
 
 
 def html(

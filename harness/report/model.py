@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 from pydantic import AfterValidator, BaseModel, Field, TypeAdapter, ValidationError
 
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 from harness.events import Seconds, what_is_wrong
 from harness.parsing import bounded_json, hostlist
 from harness.plan import Host, Plan
@@ -229,7 +229,9 @@ def read(directory: Path) -> Report:
         raise UsageError(
             f"{path} is not a report: {problem}", hint="`harness run --report DIR` writes one"
         ) from error
-    except (OSError, ValueError, AttributeError) as error:
+    except OSError as error:
+        raise UsageError(cannot_read(path, error)) from error
+    except (ValueError, AttributeError) as error:
         raise UsageError(
             f"{path} is not a report: {error}", hint="`harness run --report DIR` writes one"
         ) from error

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from harness import origins, releases, run_secrets
-from harness.errors import Problem, ScenarioError, UsageError
+from harness.errors import Problem, ScenarioError, UsageError, cannot_read
 from harness.origins import NotAnOrigin, Origin
 from harness.parsing import bounded_yaml
 from harness.scenario.contradictions import (
@@ -97,9 +97,8 @@ def _read(path: Path, keys: _Places, values: _Places) -> tuple[dict[str, Any], l
         with path.open(encoding="utf-8") as file:
             text = file.read(bounded_yaml.MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"{path}: cannot be read: {reason}", hint="scenarios/ contains complete examples"
+            cannot_read(path, error), hint="scenarios/ contains complete examples"
         ) from error
     duplicates: list[_Entry] = []
     try:
@@ -142,7 +141,9 @@ def _read_scripts(path: Path, data: Any) -> Iterator[tuple[Path_, str]]:
         elif isinstance(name, str) and name:
             try:
                 script["text"] = _script_text(path.parent, name)
-            except (OSError, ValueError) as error:
+            except OSError as error:
+                yield (*at, "file"), cannot_read(Path(name), error)
+            except ValueError as error:
                 yield (*at, "file"), f"{name}: {error}"
         if run_secrets.secrets_in(str(script.get("text"))):
             yield at, "has a placeholder for a secret of the harness (%secret:)"

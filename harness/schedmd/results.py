@@ -15,7 +15,7 @@ from xml.etree import ElementTree as ET  # parses what our own pytest run wrote
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 _EXPECT_TEST = re.compile(r"test(\d+)\.(\d+)")
@@ -100,7 +100,9 @@ def read_expected(release: str, path: Path | None = None) -> Expected:
         return Expected()
     try:
         return Expected.model_validate(tomllib.loads(file.read_text()))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(cannot_read(file, error)) from error
+    except ValueError as error:
         raise UsageError(f"{file} is not a list of expected results: {error}") from error
 
 

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from pydantic import ValidationError
 
 from harness import releases
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 from harness.parsing import hostlist, swf
 from harness.scenario import NodeGroup
 from harness.simulation import csv_trace, sacct, swf_trace
@@ -204,7 +204,7 @@ class _File:
                 else:
                     yield from self._decoded(raw)
         except (OSError, EOFError, zlib.error) as error:
-            raise UsageError(f"{self._path} cannot be read: {error}") from error
+            raise UsageError(cannot_read(self._path, error)) from error
 
     def _decoded(self, stream: BinaryIO) -> Iterator[tuple[int, str]]:
         number = 0

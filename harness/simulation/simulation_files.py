@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 from harness.events import what_is_wrong
 from harness.parsing import bounded_json
 from harness.simulation.model import JobOutcome, Simulation
@@ -107,7 +107,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     )
                 yield number, data
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", hint=_HINT) from error
+        raise UsageError(cannot_read(path, error), hint=_HINT) from error
 
 
 def _read(path: Path) -> Simulation:

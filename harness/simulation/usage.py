@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 from harness.scenario import Scenario
 from harness.simulation.reading_log import ReadingLog
 from harness.site import bundle
@@ -46,7 +46,7 @@ def _read(path: Path) -> dict[tuple[str, str], float]:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from error
+        raise UsageError(cannot_read(path, error), hint=_HINT) from error
     if len(data) > _LARGEST:
         raise UsageError(f"{path} has more than {_LARGEST} bytes", hint=_HINT)
     header, *lines = data.decode("utf-8", "replace").splitlines() or [""]

@@ -25,7 +25,7 @@ from typing import IO
 from pydantic import TypeAdapter, ValidationError
 
 from harness import slurm_options
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 from harness.open_run import OpenRun
 from harness.plan import Plan
 from harness.scenario import User, UserName
@@ -181,7 +181,7 @@ def _whose(dump: Path) -> tuple[bytes, set[str]]:
             ) and database not in _SYSTEM:
                 clusters_of.setdefault(database, set()).add(table[1].decode(errors="replace"))
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"cannot read {dump}: {error}") from error
+        raise UsageError(cannot_read(dump, error)) from error
     if len(clusters_of) != 1:
         content = (
             f"{len(clusters_of)} databases of slurmdbd"

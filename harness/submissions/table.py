@@ -13,7 +13,7 @@ from typing import Any
 
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from harness.errors import Problem, UsageError
+from harness.errors import Problem, UsageError, cannot_read
 from harness.parsing import bounded_yaml
 from harness.scenario.model import Scenario, did_you_mean
 from harness.submissions.answers import EXPECTABLE, FIELDS
@@ -99,7 +99,7 @@ def read(path: Path, scenario: Scenario) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
+        raise UsageError(cannot_read(path, error)) from error
     problems: list[Problem] = []
     reader = _Reader(path, scenario, problems)
     cells = _csv(path, text, problems) if path.suffix == ".csv" else _yaml(path, text, problems)

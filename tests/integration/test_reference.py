@@ -65,6 +65,7 @@ NOT_FROM_THE_CONFIGURATION = {
     ": No such file or directory|exit status 127": "a program or directory does not exist",
     "^error: _parse_single_range": "before the line about the option with the range",
     "Zero Bytes were transmitted": "no command of the rig can authenticate",
+    "slurm_receive_msg .*timed out": "with MessageTimeout=0, slurmctld waits for no message",
     "Error connecting, bad data|not responding": "follows from the line about a host's name",
     "CONMGR_THREADS=.* suggested range": "depends on the number of CPUs",
     "^error: Duplicated NodeHostName": "Slurm is built without --enable-multiple-slurmd",

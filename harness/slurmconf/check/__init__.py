@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness import releases
 from harness.capabilities import OWN_MACHINES
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 from harness.releases import Release
 from harness.slurmconf.check import (
     changed_defaults,
@@ -73,7 +73,7 @@ def check_path(
             )
         )
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
+        raise UsageError(cannot_read(path, error)) from error
     finally:
         if collects:
             gc.enable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,7 +11,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from harness.errors import UsageError
+from harness.errors import UsageError, cannot_read
 from harness.parsing import conf, hostlist
 from harness.parsing.conf import Line, Pair
 from harness.releases import Release
@@ -423,7 +425,7 @@ def load(
             if file := next(buffers, None):
                 files["burst_buffer.conf"] = read("burst_buffer.conf", file)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from error
+        raise UsageError(cannot_read(path, error)) from error
     for source in files.values():
         _must_be_countable(source)
     others = {kind: file for kind, file in paths.items() if kind in OTHER_KINDS}
@@ -448,7 +450,8 @@ def _paths(path: Path) -> dict[str, Path]:
     if path.is_file():
         return {kind_of(path): path}
     if not path.is_dir():
-        raise UsageError(f"{path}: no such file or directory")
+        missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise UsageError(cannot_read(path, missing))
     paths = {kind: path / kind for kind in (*KINDS, *OTHER_KINDS) if (path / kind).is_file()}
     if "slurm.conf" not in paths:
         similar = [

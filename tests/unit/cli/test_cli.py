@@ -319,3 +319,10 @@ def test_check_of_slurms_files_does_not_load_what_only_scenarios_need(tmp_path: 
     assert "1 error" in printed, printed
     assert "harness.slurmconf.check" in loaded
     assert not loaded & SCENARIO_MODULES
+
+
+def test_diff_says_what_it_compares_if_a_name_is_nothing(tmp_path: Path) -> None:
+    completed = harness("diff", "nosuch", "x", cwd=tmp_path)
+    assert completed.returncode == 2
+    assert "nosuch is not a file, a directory or a run" in completed.stderr
+    assert "hint: name a scenario" in completed.stderr

@@ -44,7 +44,7 @@ def test_source_that_is_downloaded_later_has_the_release_in_its_name() -> None:
     [
         (b"no tarball", "is not a tar archive, or damaged"),
         (b"", "is not a tar archive, or damaged"),
-        (None, "does not exist"),
+        (None, "No such file or directory"),
     ],
 )
 def test_file_that_is_no_tarball_is_refused(
@@ -211,4 +211,4 @@ def test_what_is_wrong_with_an_origin_is_reported_at_its_place(tmp_path: Path) -
         load(tmp_path, text)
     (problem,) = caught.value.problems
     assert (problem.line, problem.where) == (3, "clusters.a.source")
-    assert "none.tar.bz2 does not exist" in problem.message
+    assert "none.tar.bz2: No such file or directory" in problem.message

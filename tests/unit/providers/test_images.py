@@ -189,7 +189,11 @@ def test_file_that_the_harness_did_not_save_is_refused(
     file = tmp_path / "images.tar"
     if content is not None:
         file.write_bytes(content)
-    problem = "does not exist" if content is None else "was not written by `harness images save`"
+    problem = (
+        "No such file or directory"
+        if content is None
+        else "was not written by `harness images save`"
+    )
     with pytest.raises(UsageError, match=problem):
         images.load(FakeEngine(), file)  # type: ignore[arg-type]
 

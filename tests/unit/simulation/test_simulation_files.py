@@ -106,9 +106,9 @@ def test_a_directory_without_simulations_is_refused(tmp_path: Path) -> None:
     ("line", "text", "problem"),
     [
         (1, "[]", r"001\.jsonl:1: not an object"),
-        (1, "", r"001\.jsonl cannot be read"),
+        (1, "", r"cannot read .*001\.jsonl"),
         (2, '{"trace_id": "1"}', r"001\.jsonl:2: job_id: Field required"),
-        (3, '{"trace_id": NaN}', r"001\.jsonl cannot be read: NaN is not a finite number"),
+        (3, '{"trace_id": NaN}', r"cannot read .*001\.jsonl: NaN is not a finite number"),
     ],
 )
 def test_a_damaged_line_is_named(tmp_path: Path, line: int, text: str, problem: str) -> None:

@@ -144,7 +144,7 @@ def test_rehearsal_copy_has_the_sites_users_and_accounts(imported: Import) -> No
         ({"manifest.json": json.dumps({**MANIFEST, "configuration": "/../.."})}, "outside"),
         ({"output/version.txt": "slurm 19.05.1\n"}, "runs Slurm 19.05"),
         ({"output/version.txt": None}, "unknown release"),
-        ({"files/etc/slurm/slurm.conf": None}, "/etc/slurm: no such file or directory"),
+        ({"files/etc/slurm/slurm.conf": None}, "/etc/slurm: No such file or directory"),
     ],
 )
 def test_bad_bundles_are_refused_with_a_reason(

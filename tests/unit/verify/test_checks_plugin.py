@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.shipped_files import CHECKS
 from harness.verify import checks_plugin
 
 
@@ -17,3 +18,7 @@ def test_checks_that_only_look_come_first_and_those_about_all_others_last() -> N
     order = ["test_hosts.py", "test_nodes.py", "test_jobs.py", "test_limits.py"]
     in_order = sorted(checks, key=lambda file: checks_plugin.place(file, checks[file]))
     assert in_order == [*order, "test_accounting_records.py", "test_daemon_logs.py"]
+
+
+def test_files_that_come_last_exist() -> None:
+    assert {*checks_plugin._LAST} <= {file.name for file in CHECKS.glob("test_*.py")}
