@@ -2,7 +2,7 @@
 
 HarnessError                      exit code
 ├── UsageError                    2  the command line or a file it names is wrong
-│   ├── NoSuchRun                 2  there is no run of that name
+│   ├── NoSuchRun                 2  no run matches the name that was given
 │   └── ScenarioError             2  all problems of a scenario file, each with its place
 ├── CannotVerify                   3  there can be no verdict on the cluster
 │   ├── EngineError               3  the container engine is missing, too old or full, or refuses
@@ -49,7 +49,7 @@ class UsageError(HarnessError):
 
 
 class NoSuchRun(UsageError):
-    """There is no run of that name, or none at all."""
+    """No run matches the name that was given, or there are no runs."""
 
 
 @dataclass(frozen=True, slots=True)

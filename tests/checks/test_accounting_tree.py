@@ -43,7 +43,7 @@ def different_qos(cluster: SlurmCluster, plan: Plan) -> list[str]:
         show(cluster, "qos", f"format=name,{','.join(columns)}"), 1, columns
     )
     wanted = association_comparison.qos(plan.scenario)
-    return [*association_comparison.differences(wanted, seen, "QOS")]
+    return association_comparison.differences(wanted, seen, "QOS")
 
 
 def different_users(cluster: SlurmCluster, plan: Plan) -> list[str]:

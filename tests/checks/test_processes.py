@@ -139,7 +139,7 @@ def _differences(printed: str, of_systemd: str, *, exact: bool) -> Iterator[str]
 def _missing_groups(daemon: str, facts: Mapping[str, str]) -> Iterator[str]:
     """Yield the groups that a daemon's account has, and the daemon itself only when it restarts."""
     names = dict(zip(facts["groups"].split(), facts["group_names"].split(), strict=True))
-    for group in names.keys() - {*facts["has_groups"].split()}:
+    for group in sorted(names.keys() - {*facts["has_groups"].split()}):
         yield (
             f"{daemon} will be in group {names[group]} when it restarts, "
             f"because its account {facts['account']} now is"
