@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from conftest import everywhere
 from test_hosts import has_own_image, shared_nodes
 
-from harness.plan import DAEMONS, Plan
+from harness.plan import Plan
 from harness.ssh import Ssh
 
 # The property of a unit (systemd.exec(5)) for each limit in /proc/PID/limits.
@@ -68,14 +68,14 @@ of() {{
 }}
 of 1
 for unit; do
-    state=$(systemctl show --value --property=MainPID,LoadState $unit)
+    shown=$(systemctl show --property=MainPID,LoadState,EnvironmentFiles,{_PROPERTIES} $unit)
     # systemd has forgotten what a unit gave its daemon if it is masked.
-    case $state in *masked*) continue ;; esac
-    pid=$(echo "$state" | grep '^[0-9]')
+    case $shown in *LoadState=masked*) continue ;; esac
+    pid=$(printf '%s\\n' "$shown" | sed -n s/^MainPID=//p)
     [ $pid = 0 ] && continue
     echo
-    systemctl show --property={_PROPERTIES} $unit
-    files=$(systemctl show --value --property=EnvironmentFiles $unit | cut -d ' ' -f 1)
+    printf '%s\\n' "$shown"
+    files=$(printf '%s\\n' "$shown" | sed -n 's/^EnvironmentFiles=\\([^ ]*\\).*/\\1/p')
     [ -z "$files" ] || sed -n 's/^ *\\([A-Za-z_0-9]*\\)=.*/given \\1/p' $files
     of $pid
 done 2> /dev/null
@@ -87,7 +87,7 @@ def test_every_daemon_has_the_limits_priority_and_environment_of_its_unit(
 ) -> None:
     def look(name: str) -> list[str]:
         host = plan.host(name)
-        units = [*DAEMONS, *(f"slurmd@{node}" for node in shared_nodes(host, plan))]
+        units = [*host.daemons, *(f"slurmd@{node}" for node in shared_nodes(host, plan))]
         answer = ssh.run(name, ["sh", "-c", _SCRIPT, "sh", *units]).stdout
         systemd, *daemons = answer.split("\n\n")
         return [
