@@ -39,6 +39,7 @@ _PRIVATE_DIRECTORIES = frozenset(
     )
 )
 
+SCRIPT_FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.files(/[A-Za-z0-9_.@+-]+)+$"
 # Where a cluster's scripts cannot be: system directories, and files that the harness generates.
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
@@ -178,6 +179,14 @@ def _plain_path(value: str) -> str:
     return value
 
 
+def _script_file(value: Any) -> Any:
+    if isinstance(value, str) and not re.search(SCRIPT_FILE, value):
+        raise ValueError(
+            f"{value!r} is not a plain path in a directory NAME.files next to the scenario"
+        )
+    return value
+
+
 def _script_path(value: str) -> str:
     if _NOT_FOR_SCRIPTS.match(value):
         raise ValueError("the harness or the system has its own files there")
@@ -219,7 +228,8 @@ ScriptPath = Annotated[
 ]
 ScriptFile = Annotated[
     str,
-    StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.files(/[A-Za-z0-9_.@+-]+)+$"),
+    BeforeValidator(_script_file),
+    StringConstraints(pattern=SCRIPT_FILE),
     AfterValidator(_plain_path),
 ]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]

@@ -1,4 +1,4 @@
-"""Property tests have no deadline, signals are not ignored, shared directories are the session's.
+"""Property tests have no deadline, signals are not ignored, directories are not the user's.
 
 A pause on a busy machine proves nothing. A shell starts background processes with SIGINT ignored,
 nohup with SIGHUP ignored.
@@ -36,6 +36,7 @@ def _own_temporary_directory() -> Iterator[None]:
         patched.setattr(tempfile, "tempdir", directory)
         patched.setenv("TMPDIR", directory)
         patched.setenv("XDG_CACHE_HOME", directory)
+        patched.delenv("HARNESS_RUNS", raising=False)
         yield
 
 
