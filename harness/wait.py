@@ -14,8 +14,8 @@ _LOG = logging.getLogger(__name__)
 # up to a minute.
 _FIRST_LOG, _LONGEST_SILENCE = 10, 60
 # Observing must not keep a machine busy. After a look that takes a second or more, the pause is
-# four times as long, but at most 15 seconds; after a shorter one, it is a twentieth of the time
-# waited so far, but at most a second.
+# four times as long, but at most 15 seconds; after a shorter one, it is as long as the look, or a
+# twentieth of the time waited so far, but at most a second.
 _LONG_LOOK, _PAUSE_PER_LOOK, _LONGEST_PAUSE = 1.0, 4, 15.0
 _PAUSE_PER_WAIT, _LONGEST_SHORT_PAUSE = 0.05, 1.0
 Seen = TypeVar("Seen")
@@ -73,4 +73,4 @@ def _pause(look_seconds: float, waited_seconds: float, interval: float) -> float
     """Return the seconds until the next look."""
     if look_seconds >= _LONG_LOOK:
         return max(interval, min(_PAUSE_PER_LOOK * look_seconds, _LONGEST_PAUSE))
-    return max(interval, min(_PAUSE_PER_WAIT * waited_seconds, _LONGEST_SHORT_PAUSE))
+    return max(interval, look_seconds, min(_PAUSE_PER_WAIT * waited_seconds, _LONGEST_SHORT_PAUSE))

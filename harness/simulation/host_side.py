@@ -53,7 +53,7 @@ _LOOK_EVERY = 0.004
 _AHEAD = 0.02
 _BUSY = 0.3
 _REST = 0.02
-# Time constant of the load that the governor sees, and after which time sbatch is slow.
+# Time constant of the load that the governor sees, and after which time an answer is slow.
 _RECENT = 0.1
 _SLOW_ANSWER = 0.2
 # Simulated seconds that may pass until the governor looks again, and for how long it remembers how
@@ -198,16 +198,19 @@ class Governor:
     """Changes the rate of the clock: `top` while nothing happens, at most `low` while Slurm works.
 
     Slurm does not work any faster than usual, so a fast clock would delay starts and ends of jobs.
-    Slurm works while its daemons on this host compute or wait for a CPU, while sbatch answers, and
-    just before a job is submitted or ends. On a busy machine, work takes longer, by the time that
-    it waits for a CPU; the rate falls in proportion, but not below that of real time.
+    Slurm works while its daemons on this host compute or wait for a CPU, until sbatch answers, just
+    before a job is submitted or ends, and until the end is recorded. On a busy machine, work takes
+    longer, by the time that it waits for a CPU; the rate falls in proportion, but not below that of
+    real time.
     """
 
     def __init__(self, clock: Clock, low: float, top: float) -> None:
         self.clock, self.low, self.top = clock, low, top
-        # The simulated time of the next event, and since when each sbatch has not answered.
+        # The simulated time of the next event, since when each sbatch has not answered, and since
+        # when the slurmstepd of a job that was ended, by its process, has not.
         self.next_event = 0.0
         self.submitting: dict[str, float] = {}
+        self.ending: dict[int, float] = {}
 
     def start(self) -> None:
         """Begin to govern, in the background."""
@@ -224,9 +227,12 @@ class Governor:
             fade = math.exp(-passed / _RECENT)
             recent_usage = recent_usage * fade + usage_now - usage
             recent_waiting = recent_waiting * fade + waiting_now - waiting
-            if (
-                usage_now - usage + waiting_now - waiting
-            ) / passed > _BUSY * 1e6 or self.submitting:
+            # It ends once slurmctld has answered that it has recorded the end of the job.
+            for process in [*self.ending]:
+                if not os.path.exists(f"/proc/{process}"):
+                    del self.ending[process]
+            unanswered = [*self.submitting.values(), *self.ending.values()]
+            if (usage_now - usage + waiting_now - waiting) / passed > _BUSY * 1e6 or unanswered:
                 busy_until = moment + _REST
             before, usage, waiting = moment, usage_now, waiting_now
             near = self.next_event - self.clock.now() < self.top * _AHEAD
@@ -234,8 +240,7 @@ class Governor:
             if near or moment < busy_until:
                 stretch = (recent_usage + recent_waiting) / max(recent_usage, 1.0)
                 rate = max(1.0, float(int(self.low / max(1.0, stretch))))
-            oldest = min([*self.submitting.values()], default=moment)
-            if moment - oldest > _SLOW_ANSWER:
+            if moment - min(unanswered, default=moment) > _SLOW_ANSWER:
                 rate = 1.0
             # Where this process gets its CPU late, the clock must not run far meanwhile.
             longest = max(passed, longest * math.exp(-passed / _DELAYS))
@@ -290,8 +295,10 @@ class Driver:
         self.thinkers = 0
         self.due: dict[str, float] = {}
         self.gone: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # When jobs end, and for how long those that are suspended have yet to run.
+        # When jobs end, the processes of their slurmstepds, and for how long those that are
+        # suspended have yet to run.
         self.ends: list[tuple[float, str]] = []
+        self.slurmstepd_of: dict[str, int] = {}
         self.end_of: dict[str, float] = {}
         self.left: dict[str, float] = {}
         self.suspensions: dict[str, list[list[float | None]]] = {}
@@ -427,14 +434,16 @@ class Driver:
         *lines, self.buffer = self.buffer.split(b"\n")
         for line in lines:
             try:
-                key, what, *start = line.decode().split()
+                key, what, *facts = line.decode().split()
+                slurmstepd, *start = map(float, facts)
                 run_time = self.run_times[key]
                 # Slurm sets the job's start since 22.05; before, the script's start stands for it.
-                moment = float(start[0]) if start else self.clock.now()
+                moment = start[0] if start else self.clock.now()
             except (KeyError, ValueError):
                 continue  # users can write to the pipe
             if what == "started":
                 self.left.pop(key, None)
+                self.slurmstepd_of[key] = int(slurmstepd)
                 self._ends_at(key, moment + run_time)
             elif what == "suspended" and key in self.end_of:
                 self.left[key] = self.end_of.pop(key) - moment
@@ -458,6 +467,7 @@ class Driver:
                 pipe = os.open(f"{HOME}/ends/{key}", os.O_WRONLY | os.O_NONBLOCK)
                 os.write(pipe, b"\n")
                 os.close(pipe)
+                self.governor.ending[self.slurmstepd_of[key]] = time.monotonic()
                 self._release(key)
 
     def _work(self) -> None:
@@ -607,10 +617,10 @@ def _script(key: str) -> str:
     """Return the batch script of a job."""
     return f"""#!/bin/sh
 key={key}.$SLURM_ARRAY_TASK_ID
-trap 'echo "$key suspended" > {HOME}/news' TSTP
-trap 'echo "$key resumed" > {HOME}/news' CONT
+trap 'echo "$key suspended $PPID" > {HOME}/news' TSTP
+trap 'echo "$key resumed $PPID" > {HOME}/news' CONT
 exec 3<> {HOME}/ends/$key
-echo "$key started $SLURM_JOB_START_TIME" > {HOME}/news
+echo "$key started $PPID $SLURM_JOB_START_TIME" > {HOME}/news
 until read -r _ <&3; do :; done
 """
 

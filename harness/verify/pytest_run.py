@@ -95,6 +95,8 @@ def _command(run: RunDir, junit: Path, select: Sequence[str]) -> list[str]:
         *(sys.executable, "-P", "-m", "pytest", str(CHECKS), "--harness-run", str(run.path)),
         *("-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS)),
         *("-p", "harness.pytest_plugin.plugin", "-p", "no:terminal", "-p", "no:cacheprovider"),
+        # At the end of every session, it would collect garbage ten times.
+        *("-p", "no:unraisableexception"),
         f"--junitxml={junit}",
         f"--harness-log-level={level}",
         *(f"--harness-select={word}" for word in select),
