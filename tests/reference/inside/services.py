@@ -31,7 +31,7 @@ _AS_MYSQL = [
     *(f"--inh-caps={_CAPABILITY}", f"--ambient-caps={_CAPABILITY}"),
 ]
 _LISTEN = "0A"  # TCP_LISTEN of net/tcp_states.h
-_TURN = 0.02  # seconds between two looks
+_TURN = 0.05  # seconds between two looks
 
 
 class RigError(Exception):
