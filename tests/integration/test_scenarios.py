@@ -11,8 +11,8 @@ FIRST = ["dynamic", "elastic-l0", "elastic-l1", "elastic-l2", "federation-small"
 SECOND = [
     ("cloudburst", "26.05"),
     ("elastic-l0", "22.05"),
-    ("elastic-l1", "24.11"),
-    ("elastic-l2", "26.05"),
+    ("elastic-l1", "26.05"),
+    ("elastic-l2", "22.05"),
     ("elastic-l3", "22.05"),
     ("federation", "20.11"),
     ("federation-faults", "26.05"),
