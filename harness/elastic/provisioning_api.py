@@ -2,9 +2,9 @@
 
 `python -m harness.elastic.provisioning_api RUN ID` listens on a socket that only its user can open.
 SSH forwards the controllers' loopback port to it, and nothing else can reach it. Requests say which
-nodes must be up or down, and are answered at once; the work follows, and the last of conflicting
-requests wins. All state is in the engine and one file, so the process can end at any time and
-continue later.
+nodes must be up or down, and are answered at once; the work follows, and of conflicting requests
+the one wins that slurmctld made last. All state is in the engine and one file, so the process can
+end at any time and continue later.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -55,9 +56,12 @@ class Machines:
         self._run, self._plan, self._tree, self._provider = run, plan, tree, provider
         self._hosts: dict[str, Host] = {host.name: host for host in plan.hosts if not host.lasts}
         self._file = run.path / "wanted.json"
-        self._wanted: dict[str, bool] = (
-            json.loads(self._file.read_text()) if self._file.exists() else {}
-        )
+        # Which hosts must be up or down, and when slurmctld requested that.
+        self._wanted: dict[str, bool] = {}
+        self._asked: dict[str, float] = {}
+        if self._file.exists():
+            kept = json.loads(self._file.read_text())
+            self._wanted, self._asked = kept["wanted"], kept["asked"]
         self._problems: dict[str, str] = {}
         self._busy: set[str] = set()
         self._lock = threading.Lock()
@@ -70,16 +74,23 @@ class Machines:
     def __len__(self) -> int:
         return len(self._hosts)
 
-    def want(self, names: Iterable[str], *, up: bool) -> None:
-        """Set which hosts must be up or down from now on."""
-        names = list(names)
+    def want(self, names: Iterable[str], *, up: bool, asked: float) -> list[str]:
+        """Set which hosts must be up or down from now on, and return them.
+
+        `asked` is when slurmctld requested it. Hosts of which it has requested something later are
+        left out: requests that are repeated until the API answers may arrive in another order.
+        """
         with self._lock:
+            names = [name for name in names if asked >= self._asked.get(name, 0)]
             self._wanted |= dict.fromkeys(names, up)
+            self._asked |= dict.fromkeys(names, asked)
             fresh = self._file.with_suffix(".new")
-            fresh.write_text(json.dumps(self._wanted))
+            fresh.write_text(json.dumps({"wanted": self._wanted, "asked": self._asked}))
             fresh.replace(self._file)
-        self._run.event("power", action="resume" if up else "suspend", nodes=names)
-        self.go_on(names)
+        if names:
+            self._run.event("power", action="resume" if up else "suspend", nodes=names)
+            self.go_on(names)
+        return names
 
     def go_on(self, names: Iterable[str] = ()) -> None:
         """Work on hosts, by default all ever requested, until each is in the requested state."""
@@ -169,6 +180,10 @@ class Nodes(BaseModel):
     """The nodes that a request names."""
 
     nodes: list[str] = Field(description="names or hostlists, such as c[1-4]", min_length=1)
+    asked: float = Field(
+        default_factory=time.time,
+        description="when slurmctld requested it, in seconds since 1970; by default now",
+    )
 
 
 class Gate:
@@ -281,14 +296,12 @@ def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> Fas
     known_names = Annotated[list[str], Depends(known)]
 
     @app.post("/v1/resume", status_code=202, summary="Bring nodes up: create or start their hosts")
-    def resume(names: known_names) -> dict[str, list[str]]:
-        machines.want(names, up=True)
-        return {"accepted": names}
+    def resume(names: known_names, request: Nodes) -> dict[str, list[str]]:
+        return {"accepted": machines.want(names, up=True, asked=request.asked)}
 
     @app.post("/v1/suspend", status_code=202, summary="Take nodes down: stop or remove their hosts")
-    def suspend(names: known_names) -> dict[str, list[str]]:
-        machines.want(names, up=False)
-        return {"accepted": names}
+    def suspend(names: known_names, request: Nodes) -> dict[str, list[str]]:
+        return {"accepted": machines.want(names, up=False, asked=request.asked)}
 
     @app.get(
         "/v1/nodes",

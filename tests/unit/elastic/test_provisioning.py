@@ -298,10 +298,21 @@ def test_refused_capacity_is_reported_and_retried_while_it_is_needed(
 
 
 def test_restarted_service_continues_pending_requests(run: RunDir, engine: Engine) -> None:
-    (run.path / "wanted.json").write_text(json.dumps({"c1": True, "c2": False}))
+    kept = {"wanted": {"c1": True, "c2": False}, "asked": {"c1": 1, "c2": 1}}
+    (run.path / "wanted.json").write_text(json.dumps(kept))
     engine.running = {"c2": True}
     machines_of(run, engine).go_on()
     wait_for(engine, {"c1": True})
+
+
+def test_request_that_arrives_after_a_later_one_is_outdated_even_after_a_restart(
+    run: RunDir, engine: Engine
+) -> None:
+    assert machines_of(run, engine).want(["c1", "c2"], up=False, asked=3) == ["c1", "c2"]
+    restarted = machines_of(run, engine)
+    assert restarted.want(["c1"], up=True, asked=2) == []
+    assert restarted.want(["c2"], up=True, asked=4) == ["c2"]
+    wait_for(engine, {"c2": True})
 
 
 def test_engine_that_does_not_answer_is_retried(client: TestClient, engine: Engine) -> None:
@@ -319,7 +330,7 @@ def test_unfinished_host_is_recreated(client: TestClient, engine: Engine) -> Non
 
 def test_host_that_stopped_by_itself_is_noted_once(run: RunDir, engine: Engine) -> None:
     machines = machines_of(run, engine)
-    machines.want(["c1"], up=True)
+    machines.want(["c1"], up=True, asked=1)
     wait_for(engine, {"c1": True})
 
     def stopped() -> str:
