@@ -34,7 +34,11 @@ SECOND = [
     ("topology-tree", "26.05"),
 ]
 # What else differs on the second release.
-CHANGES = {"scale": SMALL_SCALE, "login": ("--set", "auth=munge")}
+CHANGES = {
+    "scale": SMALL_SCALE,
+    "simulate": ("--set", "clusters.sim.nodes.0.name=n[1-20]"),
+    "login": ("--set", "auth=munge"),
+}
 # test_releases.py runs single-node and dynamic on several releases; Debian has a single release for
 # the other two.
 ELSEWHERE = {"single-node", "dynamic", "apptainer", "topology"}
