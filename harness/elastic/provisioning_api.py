@@ -119,6 +119,8 @@ class Machines:
     def look(self) -> None:
         """Record hosts that have stopped by themselves; slurmctld decides what to do about them."""
         settled = self._settled()
+        if not settled:
+            return
         running = self._provider.hosts(self._run.id)
         for name in settled & self._settled():
             if not running.get(name) and name not in self._problems:
