@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException
@@ -295,15 +295,14 @@ def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> Fas
         dependencies=[Depends(HTTPBearer(auto_error=False))],
     )
     app.add_middleware(Gate, token=token, seconds=seconds)
-    known_names = Annotated[list[str], Depends(known)]
 
     @app.post("/v1/resume", status_code=202, summary="Bring nodes up: create or start their hosts")
-    def resume(names: known_names, request: Nodes) -> dict[str, list[str]]:
-        return {"accepted": machines.want(names, up=True, asked=request.asked)}
+    def resume(request: Nodes) -> dict[str, list[str]]:
+        return {"accepted": machines.want(known(request), up=True, asked=request.asked)}
 
     @app.post("/v1/suspend", status_code=202, summary="Take nodes down: stop or remove their hosts")
-    def suspend(names: known_names, request: Nodes) -> dict[str, list[str]]:
-        return {"accepted": machines.want(names, up=False, asked=request.asked)}
+    def suspend(request: Nodes) -> dict[str, list[str]]:
+        return {"accepted": machines.want(known(request), up=False, asked=request.asked)}
 
     @app.get(
         "/v1/nodes",

@@ -39,7 +39,7 @@ _PRIVATE_DIRECTORIES = frozenset(
     )
 )
 
-SCRIPT_FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.files(/[A-Za-z0-9_.@+-]+)+$"
+_SCRIPT_FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.files(/[A-Za-z0-9_.@+-]+)+$"
 # Where a cluster's scripts cannot be: system directories, and files that the harness generates.
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
@@ -179,8 +179,8 @@ def _plain_path(value: str) -> str:
     return value
 
 
-def _script_file(value: Any) -> Any:
-    if isinstance(value, str) and not re.search(SCRIPT_FILE, value):
+def _script_file(value: str) -> str:
+    if not re.fullmatch(_SCRIPT_FILE, value):
         raise ValueError(
             f"{value!r} is not a plain path in a directory NAME.files next to the scenario"
         )
@@ -228,9 +228,9 @@ ScriptPath = Annotated[
 ]
 ScriptFile = Annotated[
     str,
-    BeforeValidator(_script_file),
-    StringConstraints(pattern=SCRIPT_FILE),
+    AfterValidator(_script_file),
     AfterValidator(_plain_path),
+    WithJsonSchema({"type": "string", "pattern": _SCRIPT_FILE}),
 ]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
 # As for ssh(1), but with a port.
