@@ -33,13 +33,15 @@ FROZEN = (
 # Waits until journald has written what daemons printed, unless it hangs itself.
 JOURNAL_IS_WRITTEN = "timeout 3 journalctl --sync"
 # Prints the state of each of the units "$@" that does not run, how it ended, and the last line of
-# its daemon if that is a fatal error. A process that a signal has stopped, or whose cgroup is
-# frozen, does not run either.
+# its daemon if that is a fatal error. The process selects this line, because journald does not know
+# the unit of a message that it receives when the process has ended. A process that a signal has
+# stopped, or whose cgroup is frozen, does not run either.
 _ENDED = f"""for unit; do
     if ! systemctl is-active --quiet "$unit"; then
         {JOURNAL_IS_WRITTEN}
+        pid=$(systemctl show --value --property=ExecMainPID "$unit")
         fatal=$(journalctl --quiet --no-pager --output=cat --lines=1 \\
-            --unit="$unit" --identifier="${{unit%@*}}" | grep -o 'fatal: .*')
+            --identifier="${{unit%@*}}" "_PID=$pid" | grep -o 'fatal: .*')
         echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
             "($(systemctl show --value --property=Result "$unit"))${{fatal:+: $fatal}}"
     else

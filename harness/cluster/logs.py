@@ -50,9 +50,9 @@ def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = F
             "journalctl",
             "--no-pager",
             "--output=cat",
-            f"--unit={daemon}",
             f"--lines={lines}",
             *["-f"] * follow,
+            *_of_unit(daemon),
         ]
     return ["tail", f"--lines={lines}", *["--follow=name"] * follow, *paths]
 
@@ -107,13 +107,23 @@ def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -
     texts = []
     for source in (
         command(plan, host, daemon, lines),
-        ["journalctl", "--no-pager", "-o", "cat", "-u", daemon, "-n", "5"],
+        ["journalctl", "--no-pager", "--output=cat", "--lines=5", *_of_unit(daemon)],
     ):
         try:
             texts.append(ssh.run(host.name, source, check=False, timeout=60).stdout.strip())
         except HarnessError as error:
             texts.append(str(error))
     return "\n".join(dict.fromkeys(filter(None, texts)))
+
+
+def _of_unit(name: str) -> list[str]:
+    """Return the matches for journalctl of what a daemon logged, and systemd of its unit.
+
+    journald does not know the unit of a message that it receives when the daemon has ended, as a
+    fatal error may be on a busy host: `--unit` would miss it.
+    """
+    unit = f"{name}.service"
+    return [f"_SYSTEMD_UNIT={unit}", "+", f"UNIT={unit}", "+", f"SYSLOG_IDENTIFIER={name}"]
 
 
 def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:

@@ -1048,9 +1048,12 @@ REST = [
         ("runs_its_daemons",),
         (
             "rest",
-            # A slurmrestd that systemd starts again is active for a moment, each time.
-            f"usermod --append --groups slurm slurmrestd; {ONCE[0]};"
-            " until systemctl is-failed --quiet slurmrestd; do sleep 0.1; done",
+            # A slurmrestd that systemd starts again is active for a moment, each time. journald
+            # receives its messages when it has ended, as on a busy host.
+            "usermod --append --groups slurm slurmrestd;"
+            f" systemctl kill --signal=STOP systemd-journald; {ONCE[0]};"
+            " until systemctl is-failed --quiet slurmrestd; do sleep 0.1; done;"
+            " systemctl kill --signal=CONT systemd-journald",
         ),
         ("rest", f"gpasswd --delete slurmrestd slurm; {ONCE[1]}; {listening(6820)}"),
         "SlurmUser",
