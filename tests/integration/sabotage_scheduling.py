@@ -27,10 +27,13 @@ SCHEDULING = [
         read("ScronParameters", "explicit_scancel", CONF, RECONFIGURE),
         "scrontab",
     ),
-    at_ctl(
-        _DEPENDENCIES,
-        sbatch("s/--dependency=singleton//"),
-        "a job with --dependency=singleton --job-name={name} began",
+    at_once(
+        at_ctl(
+            _DEPENDENCIES,
+            sbatch("s/--dependency=singleton//; s/--dependency=after:[0-9]*//"),
+            "a job with --dependency=singleton --job-name={name} began",
+        ),
+        at_ctl(_DEPENDENCIES, ("true", "true"), "a job with --dependency=after:{long} began"),
     ),
     at_ctl(
         _DEPENDENCIES,
