@@ -134,23 +134,25 @@ SINGLE_NODE = [
         " systemctl restart slurmctld",
         "Configured MailProg is invalid",
     ),
-    on_single(
-        "every_file",
-        "echo '# drift' >> /etc/slurm/slurm.conf",
-        "sed -i '$d' /etc/slurm/slurm.conf",
-        "single:/etc/slurm/slurm.conf is not the rendered file",
-    ),
-    on_single(
-        "every_file",
-        "chmod 0644 /etc/munge/munge.key",
-        "chmod 0400 /etc/munge/munge.key",
-        "munge.key is ('munge', 'munge', '0644')",
-    ),
-    on_single(
-        "every_file",
-        "touch /etc/slurm/gres.conf",
-        "rm /etc/slurm/gres.conf",
-        "single:/etc/slurm/gres.conf was not rendered",
+    at_once(
+        on_single(
+            "every_file",
+            "echo '# drift' >> /etc/slurm/slurm.conf",
+            "sed -i '$d' /etc/slurm/slurm.conf",
+            "single:/etc/slurm/slurm.conf is not the rendered file",
+        ),
+        on_single(
+            "every_file",
+            "chmod 0644 /etc/munge/munge.key",
+            "chmod 0400 /etc/munge/munge.key",
+            "munge.key is ('munge', 'munge', '0644')",
+        ),
+        on_single(
+            "every_file",
+            "touch /etc/slurm/gres.conf",
+            "rm /etc/slurm/gres.conf",
+            "single:/etc/slurm/gres.conf was not rendered",
+        ),
     ),
     on_single(
         "foreign_key", *wrapper("unmunge", "exit 0"), "accepts a credential made with another key"
@@ -292,23 +294,26 @@ FEDERATION = [
         ("onprem-ctl", "scontrol update NodeName=onprem2 State=RESUME"),
         "on-prem: onprem2 DOWN broken",
     ),
-    Sabotage(
-        ("every_file",),
-        (
-            "aws2",
-            f"echo JobAcctGatherType=jobacct_gather/none >> {CONF} && systemctl restart slurmd",
+    at_once(
+        Sabotage(
+            ("every_file",),
+            (
+                "aws2",
+                f"echo JobAcctGatherType=jobacct_gather/none >> {CONF} && systemctl restart slurmd",
+            ),
+            ("aws2", f"sed -i '$d' {CONF} && systemctl restart slurmd"),
+            "aws2:/etc/slurm/slurm.conf is not the rendered file",
         ),
-        ("aws2", f"sed -i '$d' {CONF} && systemctl restart slurmd"),
-        "aws2:/etc/slurm/slurm.conf is not the rendered file",
-    ),
-    Sabotage(
-        ("every_file",),
-        (
-            "accounting",
-            "echo PurgeJobAfter=1hours >> /etc/slurm/slurmdbd.conf && systemctl restart slurmdbd",
+        Sabotage(
+            ("every_file",),
+            (
+                "accounting",
+                "echo PurgeJobAfter=1hours >> /etc/slurm/slurmdbd.conf"
+                " && systemctl restart slurmdbd",
+            ),
+            ("accounting", f"sed -i '$d' /etc/slurm/slurmdbd.conf; {RESTART_SLURMDBD}"),
+            "accounting:/etc/slurm/slurmdbd.conf is not the rendered file",
         ),
-        ("accounting", f"sed -i '$d' /etc/slurm/slurmdbd.conf; {RESTART_SLURMDBD}"),
-        "accounting:/etc/slurm/slurmdbd.conf is not the rendered file",
     ),
     Sabotage(
         ("failed_and_cancelled_jobs",),

@@ -97,14 +97,14 @@ SINGLE_NODE = [
             "single: /etc/default/slurmctld is not as packaged",
         ),
     ),
-    on_single(
-        "every_file",
-        # It fails to apply the limit in a container, but keeps it for the next start.
-        "systemctl set-property --runtime slurmd TasksMax=16 || true",
-        "rm -r /run/systemd/system.control/slurmd.service.d && systemctl daemon-reload",
-        "system.control/slurmd.service.d/50-TasksMax.conf was not rendered",
-    ),
     at_once(
+        on_single(
+            "every_file",
+            # It fails to apply the limit in a container, but keeps it for the next start.
+            "systemctl set-property --runtime slurmd TasksMax=16 || true",
+            "rm -r /run/systemd/system.control/slurmd.service.d && systemctl daemon-reload",
+            "system.control/slurmd.service.d/50-TasksMax.conf was not rendered",
+        ),
         on_single(
             "every_file",
             "touch /etc/ld.so.preload",
@@ -139,23 +139,25 @@ SINGLE_NODE = [
             f"single:{STATE}/clustername is of other",
         ),
     ),
-    on_single(
-        "every_file",
-        "ln -s /dev/null /etc/slurm/gres.conf",
-        "rm /etc/slurm/gres.conf",
-        "single:/etc/slurm/gres.conf was not rendered",
-    ),
-    on_single(
-        "every_file",
-        "cd /etc/slurm && mv slurm.conf /root && ln -s /root/slurm.conf slurm.conf",
-        "mv /root/slurm.conf /etc/slurm/slurm.conf",
-        "single:/etc/slurm/slurm.conf is not a regular file",
-    ),
-    on_single(
-        "every_file",
-        "chmod 0777 /etc/slurm",
-        "chmod 0755 /etc/slurm",
-        "single:/etc/slurm can be written by everyone",
+    at_once(
+        on_single(
+            "every_file",
+            "ln -s /dev/null /etc/slurm/gres.conf",
+            "rm /etc/slurm/gres.conf",
+            "single:/etc/slurm/gres.conf was not rendered",
+        ),
+        on_single(
+            "every_file",
+            "cd /etc/slurm && mv slurm.conf /root && ln -s /root/slurm.conf slurm.conf",
+            "mv /root/slurm.conf /etc/slurm/slurm.conf",
+            "single:/etc/slurm/slurm.conf is not a regular file",
+        ),
+        on_single(
+            "every_file",
+            "chmod 0777 /etc/slurm",
+            "chmod 0755 /etc/slurm",
+            "single:/etc/slurm can be written by everyone",
+        ),
     ),
     on_single(
         "started_without_an_error",

@@ -31,7 +31,6 @@ SECOND = [
     ("simulate", "26.05"),
     ("topology-block", "26.05"),
     ("topology-tree", "20.11"),
-    ("topology-tree", "26.05"),
 ]
 # What else differs on the second release.
 CHANGES = {
