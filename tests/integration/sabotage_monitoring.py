@@ -37,7 +37,7 @@ MONITORING = [
         "db",
         "systemctl stop prometheus",
         "systemctl start prometheus",
-        "Prometheus to answer at db:9090 cannot succeed any more after 0.",
+        "Prometheus to answer at db:9090 cannot succeed any more",
     ),
     configured(
         SCRAPES,
