@@ -122,17 +122,17 @@ def harness(environment: dict[str, str]) -> Harness:
 
 @pytest.fixture(scope="session")
 def quick(pytestconfig: pytest.Config) -> bool:
-    """Whether a scenario is broken without running its checks: `make test` has run them all."""
+    """Whether one check suffices before a scenario is broken: `make test` has run them all."""
     return "not core" in pytestconfig.option.markexpr
 
 
-# The federation, still up.
+# The federation, passed and still up.
 federation = kept_up("federation", scope="session")
 
 
-# The scenario whose nodes are created for jobs, still up.
+# The scenario whose nodes are created for jobs, passed and still up.
 elastic_nodes = kept_up("elastic-l3", scope="session")
 
 
-# The single node, still up.
+# The single node, passed and still up.
 single_node = kept_up("single-node", scope="session")

@@ -55,11 +55,13 @@ def kept(
 ) -> Iterator[OpenRun]:
     """Run a scenario, which must pass, and keep it up for tests that break it.
 
-    With `quick`, run no checks.
+    With `quick`, run a single check.
     """
     path = SCENARIOS / f"{scenario}.yml"
     if quick:
         with deployed(harness, runs, path, *choices) as run:
+            evaluation = lifecycle.verify(run, ["batch_job_runs_once"])
+            assert evaluation.verdict() == "passed", evaluation
             yield run
         return
     done = harness("run", path, "--keep", *choices)
@@ -73,7 +75,7 @@ def kept(
 
 
 def kept_up(scenario: str, *choices: str, scope: Literal["module", "session"] = "module") -> Any:
-    """Return a fixture: a shipped scenario's run, still up; `make test` runs its checks first."""
+    """Return a fixture: a shipped scenario's run, passed and still up."""
 
     @pytest.fixture(scope=scope)
     def run(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
