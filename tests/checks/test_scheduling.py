@@ -125,7 +125,8 @@ def test_jobs_start_when_their_dependencies_allow_it(
         wait_until_given_up(cluster, never, becomes)
         seen = traces_of(jobs, cluster, *before.values(), unhindered, *may_run.values())
         traces = {trace.job_id: trace for trace in seen}
-        # slurmctld has started long before its trace begins, but after the other job.
+        # The job called long begins to record itself only some time after slurmctld has started
+        # it; but it was released after the end of the job without dependencies.
         came = {
             ("ok", "end"): traces[before["ok"]].end,
             ("bad", "end"): traces[before["bad"]].end,
