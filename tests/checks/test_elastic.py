@@ -350,21 +350,15 @@ def test_administrator_powers_a_node_up_and_down(elastic: Elastic, powering_up: 
     began = time.time()
     with powering_up():
         elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_UP")
-        limit = elastic.seconds("ResumeTimeout") + ROUNDS
-        wait_until(
-            elastic.running,
-            lambda running: running == {node},
-            what=f"only {node} to run",
-            timeout=limit,
-        )
         # It may be suspended again before the next poll, so ask the recorder.
         wait_until(
             lambda: elastic.up(node, began),
             bool,
             what=f"{node} to be up",
-            timeout=limit,
+            timeout=elastic.seconds("ResumeTimeout") + ROUNDS,
             show=lambda _: f"{node}: {elastic.awake()}",
         )
+    assert elastic.resumed(began) == {node}
     elastic.cluster.run("scontrol", "update", f"NodeName={node}", "State=POWER_DOWN")
     elastic.wait_until_down()
 
