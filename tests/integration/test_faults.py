@@ -74,7 +74,8 @@ CASES = [
         Fault("kill-daemon", "onprem2", "munge"),
         "onprem2",
         "munge -n > /dev/null && echo fine",
-        "Did you start munged",
+        # "Failed to connect to" it, or "to access" it once systemd has removed its directory.
+        'munge.socket.2": ',
     ),
     Case(Fault("cut", "on-prem", "aws"), "onprem-ctl", hears("aws-ctl", 6817)),
     Case(
