@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # -v names each test as it ends, with its number and the total.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v
 
-.PHONY: run test test-all test-rest test-source fuzz-check check setup docs golden site release clean
+.PHONY: run test test-all test-rest test-releases test-source fuzz-check check setup docs golden site release clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
@@ -17,12 +17,15 @@ run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 test: check  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
 	$(DAEMONS) -m core
 
-test-all: test test-rest  ## and every scenario on a second release, all sabotages, all releases
+test-all: test test-rest  ## and all sabotages, each release, what users do with a site of their own
 
 test-rest: setup  # what test-all adds to test; HARNESS_VAGRANT=1 first installs what virtual machines need
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --fix)
 	$(BIN)/pytest tests/integration -v -m alone
-	$(DAEMONS) -m "not core and not alone" --durations=15 --durations-min=10 -rs
+	$(DAEMONS) -m "not core and not alone and not releases" --durations=15 --durations-min=10 -rsfE
+
+test-releases: setup  ## every scenario, and check's reference cases, on releases that test-all leaves out
+	$(DAEMONS) -m releases --durations=15 --durations-min=10 -rsfE
 
 # A file, a URL, or a directory of Slurm's source (which has META), or else a directory of packages.
 test-source: setup  ## the Slurm of SOURCE (a tarball, or a directory of packages), on BASE=debian:bookworm

@@ -1,8 +1,12 @@
 """Faults of daemons: killed, stopped, hanging."""
 
+from harness.faults.database import SLURMDBD
 from harness.faults.model import DAEMON, Kind
 
-_START = 'systemctl reset-failed "$1" 2> /dev/null || true; systemctl start "$1"'
+_START = f"""{SLURMDBD}
+    systemctl reset-failed "$1" 2> /dev/null || true
+    systemctl start "$1"
+    [ "$1" != slurmdbd ] || wait_for_slurmdbd"""
 _PROCESS = """
     process=$(systemctl show --value --property=MainPID "$1")
     [ "$process" -gt 0 ] || { echo "$1 is not running" >&2; exit 3; }

@@ -49,17 +49,19 @@ def get(name: str, runs: Path = Path("runs")) -> Provider:
     packages are missing.
     """
     extras.need("run", f"provider {name}")
-    # Not at the top of the file: these modules import this one.
-    from harness.providers.docker.containers import DockerProvider
-    from harness.providers.existing.hosts import ExistingProvider
-    from harness.providers.vagrant.machines import VagrantProvider
-
+    # Not at the top of the file: these modules import this one, and each takes time.
     match name.split(":", 1):
         case ["docker", *engines]:
+            from harness.providers.docker.containers import DockerProvider
+
             return DockerProvider(*engines)
         case ["existing"]:
+            from harness.providers.existing.hosts import ExistingProvider
+
             return ExistingProvider(runs)
         case ["vagrant"]:
+            from harness.providers.vagrant.machines import VagrantProvider
+
             return VagrantProvider(runs)
     raise UsageError(
         f'no provider "{name}"',

@@ -1,4 +1,7 @@
-"""Each shipped scenario passes on two releases. Modules that break a scenario run it on one."""
+"""Each shipped scenario passes on two releases. Modules that break a scenario run it on one.
+
+`make test-releases` runs most of the second releases.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,8 @@ SECOND = [
     ("topology-block", "26.05"),
     ("topology-tree", "20.11"),
 ]
+# Those whose second release `make test-all` runs: one for each release.
+IN_TEST_ALL = {"elastic-l3", "federation", "federation-small"}
 # What else differs on the second release.
 CHANGES = {
     "scale": SMALL_SCALE,
@@ -50,7 +55,13 @@ def test_scenario_passes_on_the_default_release(name: str, harness: Harness) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("name", "release"), SECOND)
+@pytest.mark.parametrize(
+    ("name", "release"),
+    [
+        pytest.param(*one, marks=[pytest.mark.releases] * (one[0] not in IN_TEST_ALL))
+        for one in SECOND
+    ],
+)
 def test_scenario_passes_on_a_second_release(name: str, release: str, harness: Harness) -> None:
     changes = CHANGES.get(name, ())
     done = harness("run", SCENARIOS / f"{name}.yml", "--release", release, *changes)
