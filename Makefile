@@ -9,9 +9,6 @@ export PYTHONDONTWRITEBYTECODE :=
 # -v names each test as it ends, with its number and the total.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v
 
-# The tests start the harness hundreds of times, and it should not compile its modules each time.
-unexport PYTHONDONTWRITEBYTECODE
-
 .PHONY: run test test-all test-rest test-releases test-source fuzz-check check setup docs golden site release clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
