@@ -17,14 +17,16 @@ run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 test: check  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
 	$(DAEMONS) -m core
 
-test-all: test test-rest  ## and all sabotages, each release, what users do with a site of their own
+test-all: test test-rest test-releases  ## and all sabotages, every scenario on a second release, all releases
 
-test-rest: setup  # what test-all adds to test; HARNESS_VAGRANT=1 first installs what virtual machines need
+# What continuous integration adds to test. HARNESS_VAGRANT=1 first installs what virtual machines need.
+test-rest: setup
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --fix)
 	$(BIN)/pytest tests/integration -v -m alone
 	$(DAEMONS) -m "not core and not alone and not releases" --durations=15 --durations-min=10 -rsfE
 
-test-releases: setup  ## every scenario, and check's reference cases, on releases that test-all leaves out
+# What repeats on another release what test and test-rest have run on one.
+test-releases: setup
 	$(DAEMONS) -m releases --durations=15 --durations-min=10 -rsfE
 
 # A file, a URL, or a directory of Slurm's source (which has META), or else a directory of packages.

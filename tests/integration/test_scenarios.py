@@ -35,8 +35,8 @@ SECOND = [
     ("topology-block", "26.05"),
     ("topology-tree", "20.11"),
 ]
-# Those whose second release `make test-all` runs: one for each release.
-IN_TEST_ALL = {"elastic-l3", "federation", "federation-small"}
+# Those whose second release `make test-rest` runs: one for each release.
+IN_TEST_REST = {"elastic-l3", "federation", "federation-small"}
 # What else differs on the second release.
 CHANGES = {
     "scale": SMALL_SCALE,
@@ -58,7 +58,7 @@ def test_scenario_passes_on_the_default_release(name: str, harness: Harness) -> 
 @pytest.mark.parametrize(
     ("name", "release"),
     [
-        pytest.param(*one, marks=[pytest.mark.releases] * (one[0] not in IN_TEST_ALL))
+        pytest.param(*one, marks=[pytest.mark.releases] * (one[0] not in IN_TEST_REST))
         for one in SECOND
     ],
 )
