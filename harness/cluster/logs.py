@@ -236,9 +236,11 @@ def matching_command(paths: Sequence[str], unit: str, pattern: str) -> list[str]
 
     Rotated logs are included, in any order. Without paths, the log is the journal of the unit.
     """
-    journal = f"journalctl --quiet --no-pager --output=short-iso-precise --unit={unit}"
+    options = ["--quiet", "--no-pager", "--output=short-iso-precise"]
     files = " ".join(f"{shlex.quote(path)}*" for path in paths)
-    source = f"zcat --force {files}" if files else journal
+    source = (
+        f"zcat --force {files}" if files else shlex.join(["journalctl", *options, *_of_unit(unit)])
+    )
     script = f"date +%z; {source} | grep --text --extended-regexp '{pattern}' || true"
     return ["sh", "-c", script]
 
