@@ -133,7 +133,7 @@ def create(
     hybrid_cluster.find_packages(plan)
     tree = render(plan)
     must_start(plan, tree)
-    provider.ask(plan, tree)
+    provider.confirm(plan, tree)
     directory = RunDir.create(runs, scenario_path, plan, provider.name, settings)
     run = OpenRun(directory, plan, tree, provider, directory.ssh(), say)
     for fault in plan.known_faults():

@@ -183,7 +183,7 @@ def deploy(
     must_be_up(directory, source)
     run = lifecycle.open_run(directory, source, progress())
     lifecycle.must_start(run.plan, run.tree)
-    source.ask(run.plan, run.tree, run.directory)
+    source.confirm(run.plan, run.tree, run.directory)
     lifecycle.deploy(run)
 
 

@@ -1,4 +1,4 @@
-"""The command that asks clusters how they treat a table of submissions."""
+"""The command that submits the rows of a table and compares what becomes of each."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def submissions(
         lifecycle.create(path, source, runs, progress(), choices, settings or ())
         for path, choices in sides
     ]
-    found = [_asked(run, rows, keep=keep) for run, rows in zip(created, tables, strict=True)]
+    found = [_submit(run, rows, keep=keep) for run, rows in zip(created, tables, strict=True)]
     return _print(found[0], format_) if len(found) == 1 else _print_both(found, format_, exit_code)
 
 
-def _asked(run: OpenRun, rows: Sequence[table.Row], *, keep: bool) -> list[Answer]:
-    """Bring a run up, ask it, and take it down unless `keep`."""
+def _submit(run: OpenRun, rows: Sequence[table.Row], *, keep: bool) -> list[Answer]:
+    """Bring a run up, submit the rows, and take it down unless `keep`."""
     from harness import lifecycle
     from harness.submissions import submit
 

@@ -31,7 +31,7 @@ class Provider(Protocol):
     def lacks(self, scenario: Scenario) -> Iterable[tuple[Path_, str]]:
         """Return the keys of a scenario that these hosts cannot fulfil, each with the reason."""
 
-    def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+    def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
         """Ask the user to agree to changes on existing machines.
 
         UsageError if they must not be changed.

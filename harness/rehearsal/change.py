@@ -372,7 +372,7 @@ def reconfigure(cluster: SlurmCluster) -> None:
     which on a busy machine may take longer than scontrol waits: MessageTimeout.
     """
 
-    def ask() -> str:
+    def reconfigure() -> str:
         try:
             cluster.run("scontrol", "reconfigure")
         except CommandFailed as error:
@@ -382,7 +382,7 @@ def reconfigure(cluster: SlurmCluster) -> None:
         return ""
 
     wait_until(
-        ask,
+        reconfigure,
         lambda problem: not problem,
         what=f"slurmctld of {cluster.name} to be reconfigured",
         timeout=_PATIENCE,

@@ -152,7 +152,7 @@ def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
             )
         tree = render(newer)
         try:
-            provider.ask(newer, tree)
+            provider.confirm(newer, tree)
         except UsageError as error:
             path = _supported_path(next(iter(newer.releases())), plans)
             raise UsageError(error.message, hint=f"{error.hint}; such as --to {path}") from error

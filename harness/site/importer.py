@@ -70,7 +70,7 @@ def import_site(
         if len(paths) == 1:
             imported = _import_bundle(opened[0], known_of[0], rehearsal_hosts)
             return several_clusters.with_federations(imported, opened[0])
-        clusters = several_clusters.clusters_of(paths, opened, known_of)
+        clusters = several_clusters.by_cluster(paths, opened, known_of)
         sites = dict(zip(clusters, bundle.sharing(opened), strict=True))
         differences = [*bundle.differences(clusters)]
         parts = {
@@ -79,7 +79,7 @@ def import_site(
             )
             for cluster, known in zip(clusters, known_of, strict=True)
         }
-        imported = several_clusters.merged(parts, [path.name for path in paths])
+        imported = several_clusters.merge(parts, [path.name for path in paths])
         return several_clusters.with_federations(imported, next(iter(sites.values())))
 
 

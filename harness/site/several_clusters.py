@@ -42,7 +42,7 @@ def prefix_of(cluster: str) -> str:
     return f"{cluster.replace('_', '-')}-{rehearsal_copy.HOST}"
 
 
-def clusters_of(
+def by_cluster(
     paths: Sequence[Path], bundles: Sequence[Bundle], releases: Sequence[Release]
 ) -> dict[str, Bundle]:
     """Return bundles by their ClusterName.
@@ -71,11 +71,11 @@ def clusters_of(
                 "(output/sacctmgr/cluster.txt)",
                 hint="import clusters that do not share slurmdbd one by one",
             )
-    _must_have_the_same_names(path_of, clusters)
+    _check_pseudonyms(path_of, clusters)
     return clusters
 
 
-def _must_have_the_same_names(path_of: Mapping[str, Path], clusters: Mapping[str, Bundle]) -> None:
+def _check_pseudonyms(path_of: Mapping[str, Path], clusters: Mapping[str, Bundle]) -> None:
     """Raise UsageError if the pseudonyms of bundles may stand for different users or accounts."""
     hidden = [name for name, bundle in clusters.items() if bundle.has_pseudonyms]
     if not hidden:
@@ -91,7 +91,7 @@ def _must_have_the_same_names(path_of: Mapping[str, Path], clusters: Mapping[str
         )
 
 
-def merged(parts: Mapping[str, Imported], names: Sequence[str]) -> Imported:
+def merge(parts: Mapping[str, Imported], names: Sequence[str]) -> Imported:
     """Return several imported clusters as one; `names` are those of their bundles."""
     datas = [part.data for part in parts.values()]
     newest = max(str(data["release"]) for data in datas)

@@ -54,17 +54,17 @@ _FEW = 5
 
 
 def submit_rows(
-    ssh: Ssh, plan: Plan, rows: Sequence[Row], beside: Collection[int] = ()
+    ssh: Ssh, plan: Plan, rows: Sequence[Row], unrelated: Collection[int] = ()
 ) -> list[Answer]:
     """Return the answer to each row of a table from the clusters of a plan, which are up.
 
-    `beside` are the ids of unrelated jobs that may be active meanwhile. Raises CannotVerify if a
+    `unrelated` are the ids of other jobs that may be active meanwhile. Raises CannotVerify if a
     cluster has others, or does not answer. After an interrupt, it cancels its jobs before it raises
     KeyboardInterrupt.
     """
     clusters = slurm.clusters(ssh, plan)
     found: dict[Row, Answer] = {}
-    with interrupts.deferred() as interrupted, _nothing_starts(list(clusters.values()), beside):
+    with interrupts.deferred() as interrupted, _nodes_reserved(list(clusters.values()), unrelated):
         for name, cluster in clusters.items():
             of_cluster = [row for row in rows if row.cluster == name]
             found |= _Submitter(ssh, cluster, interrupted).answers(of_cluster) if of_cluster else {}
@@ -72,10 +72,10 @@ def submit_rows(
 
 
 @contextmanager
-def _nothing_starts(clusters: Sequence[SlurmCluster], beside: Collection[int]) -> Iterator[None]:
+def _nodes_reserved(clusters: Sequence[SlurmCluster], unrelated: Collection[int]) -> Iterator[None]:
     """Reserve all nodes of clusters that have no jobs, until the jobs of this context are gone."""
     for cluster in clusters:
-        if jobs := _active(cluster, beside):
+        if jobs := _active(cluster, unrelated):
             some = ", ".join(jobs[:_FEW])
             raise CannotVerify(
                 f"{cluster.name}: {len(jobs)} active jobs would affect the answers: {some}",
@@ -89,28 +89,28 @@ def _nothing_starts(clusters: Sequence[SlurmCluster], beside: Collection[int]) -
         yield
     except BaseException as error:
         try:
-            _release(reserved, beside)
+            _release(reserved, unrelated)
         except HarnessError as problem:
             error.add_note(str(problem))
         raise
-    _release(reserved, beside)
+    _release(reserved, unrelated)
 
 
-def _active(cluster: SlurmCluster, beside: Collection[int]) -> list[str]:
-    """Return the jobs of a cluster that have not ended, except those in `beside`."""
+def _active(cluster: SlurmCluster, unrelated: Collection[int]) -> list[str]:
+    """Return the jobs of a cluster that have not ended, except those in `unrelated`."""
     jobs = [
         job
         for job in cluster.jobs("--local", "--all")
-        if job.state not in FINISHED and job.job_id not in beside
+        if job.state not in FINISHED and job.job_id not in unrelated
     ]
     return [f"{job.job_id} {job.state} of {job.user}" for job in jobs]
 
 
-def _release(clusters: Sequence[SlurmCluster], beside: Collection[int]) -> None:
+def _release(clusters: Sequence[SlurmCluster], unrelated: Collection[int]) -> None:
     """Release the nodes; a federation may cancel copies of a job on other clusters later."""
     for cluster in clusters:
         wait_until(
-            lambda: _active(cluster, beside),  # noqa: B023  called at once
+            lambda: _active(cluster, unrelated),  # noqa: B023  called at once
             lambda jobs: not jobs,
             what=f"the jobs of {cluster.name} to be cancelled",
             timeout=_CANCELLED_WITHIN,

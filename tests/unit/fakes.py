@@ -43,7 +43,7 @@ class FakeProvider:
     def lacks(self, scenario: Scenario) -> tuple[()]:
         return ()
 
-    def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+    def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
         self._maybe("ask")
 
     def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:

@@ -142,7 +142,7 @@ class DockerProvider:
         """Return nothing: containers support everything that a scenario can ask for."""
         return ()
 
-    def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+    def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
         """Check where hosts are placed, and that there is a Slurm for each that runs there.
 
         A run in containers changes no existing machine.

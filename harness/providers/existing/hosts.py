@@ -113,7 +113,7 @@ class ExistingProvider:
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Do nothing: existing machines need no images."""
 
-    def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+    def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
         """Check that all hosts can and may be used, and ask the user to agree to the changes."""
         secrets = run.secrets() if run else {}
         with tempfile.TemporaryDirectory() as directory:
@@ -149,7 +149,7 @@ class ExistingProvider:
                 timeout=_PATIENCE,
             )
 
-        _together(hold, hosts)
+        _on_all(hold, hosts)
         return machines
 
     def ssh_config(self, run: RunDir, machines: Sequence[Machine]) -> str:
@@ -217,7 +217,7 @@ class ExistingProvider:
                 ssh, host.name, "look", preview.wanted(plan, host, tree[host.name])
             )
 
-        facts = dict(_together(look, plan.lasting_hosts()))
+        facts = dict(_on_all(look, plan.lasting_hosts()))
         if problems := [
             f"{host.name}: {problem}"
             for host in plan.lasting_hosts()
@@ -230,7 +230,9 @@ class ExistingProvider:
 
     def _machines(self, plan: Plan) -> list[Machine]:
         """Return the machines of the plan's hosts; UsageError names hosts without a machine."""
-        known = read_inventory(self._inventory) if self._inventory else _of_scenario(plan.scenario)
+        known = (
+            read_inventory(self._inventory) if self._inventory else _named_machines(plan.scenario)
+        )
         names = [host.name for host in plan.lasting_hosts()]
         if lacking := [name for name in names if name not in known]:
             where = self._inventory or "the scenario's machines"
@@ -314,7 +316,7 @@ def _whole(path: str) -> str:
     return path if path.startswith("~") else str(Path(path).absolute())
 
 
-def _of_scenario(scenario: Scenario) -> dict[str, Machine]:
+def _named_machines(scenario: Scenario) -> dict[str, Machine]:
     """Return the machines that a scenario names as [USER@]ADDRESS[:PORT]."""
     machines = {}
     for name, destination in scenario.machines.items():
@@ -324,7 +326,7 @@ def _of_scenario(scenario: Scenario) -> dict[str, Machine]:
     return machines
 
 
-def _together(act: Callable[[Host], Any], hosts: Sequence[Host]) -> list[Any]:
+def _on_all(act: Callable[[Host], Any], hosts: Sequence[Host]) -> list[Any]:
     """Call `act` for all hosts in parallel; a single error reports all problems."""
     problems: list[HarnessError] = []
 

@@ -103,7 +103,7 @@ class VagrantProvider:
                     f"Slurm {release} does not support cgroup v2; {', '.join(able)} do",
                 )
 
-    def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+    def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
         """Check that there is a box for each host: only Debian's kernel boots from one."""
         for host in plan.hosts:
             base = images.base_of(images.on(host))
@@ -253,13 +253,13 @@ class VagrantProvider:
         """Remove a machine and its disks."""
         _remove_domain(_domain(run_id, host))
         for volume in libvirt.volumes():
-            if _of_run(volume) == (run_id, host):
+            if _run_and_host(volume) == (run_id, host):
                 virsh("vol-delete", volume, "--pool", libvirt.POOL)
 
     def hosts(self, run_id: str) -> dict[str, bool]:
         """Return the machines of a run."""
         running = {*names("list", "--name", "--state-running")}
-        domains = ((domain, *_of_run(domain)) for domain in names("list", "--all", "--name"))
+        domains = ((domain, *_run_and_host(domain)) for domain in names("list", "--all", "--name"))
         return {
             host: domain in running for domain, owner, host in domains if owner == run_id and host
         }
@@ -286,7 +286,7 @@ class VagrantProvider:
             *names("net-list", "--all", "--name"),
             *libvirt.volumes(),
         ):
-            run_id, host = _of_run(name)
+            run_id, host = _run_and_host(name)
             if run_id:
                 hosts = runs.setdefault(run_id, [])
                 hosts += [host] if host and name in running else []
@@ -337,7 +337,7 @@ def _domain(run_id: str, host: str) -> str:
     return f"{run_id}_{host}"
 
 
-def _of_run(name: str) -> tuple[str, str]:
+def _run_and_host(name: str) -> tuple[str, str]:
     """Return the run and the host that a domain, volume or network belongs to, "" if to none."""
     match = _OF_A_RUN.match(name)
     return (match[1], match[2] or "") if match else ("", "")
@@ -346,14 +346,14 @@ def _of_run(name: str) -> tuple[str, str]:
 def _sweep(run_id: str) -> None:
     """Remove everything that a run has at the moment."""
     for domain in names("list", "--all", "--name"):
-        if _of_run(domain)[0] == run_id:
+        if _run_and_host(domain)[0] == run_id:
             _remove_domain(domain)
     virsh("pool-refresh", libvirt.POOL, check=False)
     for volume in libvirt.volumes():
-        if _of_run(volume)[0] == run_id:
+        if _run_and_host(volume)[0] == run_id:
             virsh("vol-delete", volume, "--pool", libvirt.POOL)
     for network in names("net-list", "--all", "--name"):
-        if _of_run(network)[0] == run_id:
+        if _run_and_host(network)[0] == run_id:
             virsh("net-destroy", network)
 
 
@@ -438,7 +438,7 @@ def _made_network_of(run_id: str) -> bool:
 
 def _networks(run_id: str) -> dict[str, ElementTree.Element]:
     """Return the definition of each site's network."""
-    own = [name for name in names("net-list", "--name") if _of_run(name)[0] == run_id]
+    own = [name for name in names("net-list", "--name") if _run_and_host(name)[0] == run_id]
     return {
         name.removeprefix(_network(run_id, "")): _described("net-dumpxml", name) for name in own
     }

@@ -411,7 +411,7 @@ def load(
     Include leads, are read only with `reads_outside`; otherwise a link is a UsageError, and an
     Include a finding. Raises UsageError if there is no file, or if there are too many nodes.
     """
-    paths = _paths(path)
+    paths = _files_by_kind(path)
 
     def read(kind: str, file: Path) -> Source:
         shown = f"{name}/{file.relative_to(path)}" if name and file != path else name
@@ -445,7 +445,7 @@ def _burst_buffer_files(directory: Path, slurm_conf: Source) -> Iterator[Path]:
         yield directory / f"burst_buffer_{plugin.removeprefix('burst_buffer/')}.conf"
 
 
-def _paths(path: Path) -> dict[str, Path]:
+def _files_by_kind(path: Path) -> dict[str, Path]:
     """Return the files of a directory, or a single file, by kind; raise UsageError if none."""
     if path.is_file():
         return {kind_of(path): path}

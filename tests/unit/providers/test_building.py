@@ -139,7 +139,7 @@ def test_packages_of_another_architecture_are_refused_before_there_is_a_run(
     monkeypatch.setattr(DockerProvider, "_client", Builder())
     message = r"than the engine's x86_64: slurm-smd_25\.11\.2-1_arm64"
     with pytest.raises(UsageError, match=message):
-        DockerProvider().ask(plan, {})
+        DockerProvider().confirm(plan, {})
     with pytest.raises(UsageError, match=message):
         images.build(Builder(), plan.origins()["single"], print)  # type: ignore[arg-type]
 
@@ -160,5 +160,5 @@ def test_release_that_cannot_be_had_is_refused_without_an_engine(
         return
     plan = make_plan("s", scenario.load(path), DockerProvider.capabilities)
     with pytest.raises(UsageError, match=r"Debian has no packages of Slurm 23\.02") as caught:
-        DockerProvider().ask(plan, {})
+        DockerProvider().confirm(plan, {})
     assert "source" in str(caught.value)

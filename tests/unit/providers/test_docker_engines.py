@@ -57,7 +57,7 @@ def test_invalid_targets_are_refused_before_anything_starts(
 ) -> None:
     wanted = plan("federation")
     with pytest.raises(UsageError) as caught:
-        providers.get(name, tmp_path).ask(wanted, render(wanted))
+        providers.get(name, tmp_path).confirm(wanted, render(wanted))
     assert problem in f"{caught.value}\n{caught.value.hint}"
 
 

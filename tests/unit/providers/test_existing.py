@@ -508,7 +508,7 @@ def test_host_without_a_machine_is_refused(tmp_path: Path) -> None:
     read = scenario.load(written(tmp_path, SCENARIO.replace(", worker: worker.example.org", "")))
     plan = make_plan("lent", read, OWN_MACHINES)
     with pytest.raises(UsageError, match="the scenario's machines: no machine for worker"):
-        ExistingProvider(tmp_path).ask(plan, render(plan))
+        ExistingProvider(tmp_path).confirm(plan, render(plan))
 
 
 def test_users_own_ssh_config_applies_except_that_ssh_never_prompts(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_slurm_confines_jobs_and_may_reboot_machines_created_for_it(
     ],
 )
 def test_names_show_which_run_something_belongs_to(name: str, whose: tuple[str, str]) -> None:
-    assert machines._of_run(name) == whose
+    assert machines._run_and_host(name) == whose
 
 
 def test_box_name_changes_with_its_files_and_its_image(

@@ -112,7 +112,7 @@ def test_impossible_upgrade_is_refused_before_there_is_a_run(
 
 def test_chain_with_a_release_that_debian_lacks_is_refused_with_a_hint_at_a_source() -> None:
     class Debian(FakeProvider):
-        def ask(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
+        def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
             for host in plan.hosts:
                 images.base_of(images.on(host))
 
