@@ -146,6 +146,17 @@ def look(run: OpenRun, case: Case) -> str:
     return said
 
 
+def test_slurmdbd_listens_as_soon_as_its_fault_is_healed(federation: OpenRun) -> None:
+    with faults.injected(federation, Fault("stop-daemon", "accounting", "slurmdbd")):
+        # slurmdbd cannot listen before its database answers.
+        for seconds, signal in ((0, "STOP"), (3, "CONT")):
+            later = ["systemd-run", "--quiet", f"--on-active={seconds}"]
+            command = [*later, "systemctl", "kill", f"--signal={signal}", "mariadb"]
+            federation.ssh.run("accounting", command)
+    listening = federation.ssh.run("accounting", ["ss", "-Hltn", "sport = :6819"])
+    assert "6819" in listening.stdout
+
+
 def test_rebooted_host_comes_back_with_its_daemons(federation: OpenRun) -> None:
     cluster = slurm.clusters(federation.ssh, federation.plan)["aws"]
     before = {node.name: node.slurmd_start or 0 for node in cluster.nodes()}
