@@ -288,11 +288,17 @@ def hosts_source(
     rendered = plan_source(label, plan, tree)
 
     def fetch(host: str) -> tuple[str, dict[str, str]]:
-        paths = shlex.join(rendered.hosts[host])
-        owner = plan.host(host).family.owner_of_file
-        own = f"find {_SLURM} -type f ! -exec {owner} {{}} ';' -print 2>/dev/null | grep ^/"
-        show = 'printf \'\\0%s\\0\' "$file"; cat "$file"'
-        script = f"for file in $( (ls -1 {paths} 2>/dev/null; {own}) | sort -u); do {show}; done"
+        rendered_files = "\n".join(rendered.hosts[host])
+        # Asking for owners takes long, so ask for each file only if a package lacks one of them.
+        script = f"""
+            set -f
+            rendered={shlex.quote(rendered_files)} owner="{plan.host(host).family.owner_of_file}"
+            others=$(find {_SLURM} -type f 2> /dev/null | grep --line-regexp -vF "$rendered")
+            [ -z "$others" ] || $owner $others > /dev/null 2>&1 || own=$(
+                for file in $others; do $owner $file > /dev/null 2>&1 || echo $file; done)
+            for file in $( (ls -1 $rendered 2> /dev/null; echo "${{own-}}") | sort -u); do
+                printf '\\0%s\\0' "$file"; cat "$file"
+            done"""
         _, *parts = ssh.run(host, ["sh", "-c", script]).stdout.split("\0")
         texts = zip(parts[::2], parts[1::2], strict=False)
         # Names of files on a host are not trusted, because the files are written to a directory
