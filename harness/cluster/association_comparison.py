@@ -111,9 +111,9 @@ def associations(scenario: Scenario) -> Table:
 
 def qos(scenario: Scenario) -> Table:
     """Return the QOS that should exist, with their options."""
-    every = {name: level.options for name, level in _accounting(scenario).qos.items()}
-    every = {"normal": {}, **every}
-    return {(name.lower(),): _row(QOS, values, QOS_DEFAULTS) for name, values in every.items()}
+    options_of = {name: level.options for name, level in _accounting(scenario).qos.items()}
+    options_of = {"normal": {}, **options_of}
+    return {(name.lower(),): _row(QOS, values, QOS_DEFAULTS) for name, values in options_of.items()}
 
 
 def users(scenario: Scenario) -> Table:
@@ -177,22 +177,22 @@ def _coordinated(scenario: Scenario) -> dict[str, set[str]]:
     The coordinators of an account also coordinate the accounts below it: as_mysql_user_get_users()
     and as_mysql_get_accts() in Slurm's accounting_storage/mysql.
     """
-    above = [
+    parents = [
         (name.lower(), (account.parent or "root").lower())
         for name, account in _every_account(scenario)
         if name.lower() != "root"
     ]
-    found = {}
+    coordinated = {}
     for name, user in scenario.users.items():
         known = {account.lower() for account in user.coordinates}
-        while below := {account for account, parent in above if parent in known} - known:
+        while below := {account for account, parent in parents if parent in known} - known:
             known |= below
-        found[name] = known
-    return found
+        coordinated[name] = known
+    return coordinated
 
 
 def _every_account(scenario: Scenario) -> Iterator[tuple[str, Account]]:
-    """Yield the accounts of all clusters; those that several have, in the order of creation."""
+    """Yield the accounts of all clusters in the order of creation; names can occur repeatedly."""
     for part, _ in scenario.accounting_trees():
         yield from _accounting(part).accounts.items()
 
@@ -217,7 +217,7 @@ def _accounting(scenario: Scenario) -> Accounting:
 def _row(
     kind: Mapping[str, str], values: Mapping[str, Any], defaults: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the expected columns, or only those in `values` if one of them is unknown."""
+    """Return the expected columns; only those in `values` if these have an unknown option."""
     given = {name.lower(): text for name, text in slurm_options.merged(values).items()}
     unknown = {*given} - {*kind} - _OF_ACCOUNTS
     expected = {} if unknown else {column: defaults.get(column, "") for column in columns(kind)}
@@ -320,14 +320,16 @@ def in_memory(scenario: Scenario) -> tuple[Table, Table, Table]:
     """Return the users, associations and QOS that slurmctld should have in memory."""
     tree = associations(scenario)
     people = users(scenario)
-    kept = ("Share", "ParentName", "GrpJobs", "GrpSubmit", *_INHERITED)
+    columns_in_memory = ("Share", "ParentName", "GrpJobs", "GrpSubmit", *_INHERITED)
     rows = {
-        key: {column: _inherited(tree, key, column) for column in kept if column in row}
+        key: {
+            column: _inherited(tree, key, column) for column in columns_in_memory if column in row
+        }
         for key, row in tree.items()
     }
-    of_qos = ("Priority", "GrpJobs", "GrpSubmit", "MaxWall")
+    qos_columns = ("Priority", "GrpJobs", "GrpSubmit", "MaxWall")
     limits = {
-        key: {column: row[column] for column in of_qos if column in row}
+        key: {column: row[column] for column in qos_columns if column in row}
         for key, row in qos(scenario).items()
     }
     return people, rows, limits
@@ -339,8 +341,8 @@ def _inherited(tree: Table, key: tuple[str, ...], column: str) -> Any:
     row = tree[key]
     if column not in _INHERITED or row.get(column) is not None:
         return row.get(column)
-    above = account if user else tree[account, "", ""].get("ParentName")
-    parent = (above or "", "", "")
+    parent_name = account if user else tree[account, "", ""].get("ParentName")
+    parent = (parent_name or "", "", "")
     return _inherited(tree, parent, column) if parent in tree and parent != key else None
 
 
@@ -372,11 +374,11 @@ def parse_memory(text: str) -> tuple[Table, Table, Table]:
         if line.startswith("UserName="):
             if facts["DefAccount"] == "(null)":
                 continue
-            seen = {
+            row = {
                 "DefaultAccount": facts["DefAccount"].lower(),
                 "AdminLevel": facts["AdminLevel"].lower(),
             }
-            people[_bare(facts["UserName"]),] = seen
+            people[_bare(facts["UserName"]),] = row
         elif line.startswith("ClusterName="):
             partition = facts.get("Partition", "")
             rows[facts["Account"], _bare(facts["UserName"]), partition] = _columns(facts)

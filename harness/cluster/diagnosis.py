@@ -20,8 +20,8 @@ from harness.errors import HarnessError, WaitTimeout
 from harness.plan import Host, Plan
 from harness.ssh import Ssh
 
-# Seconds in which a cluster or host must answer, and in which slurmctld must answer a node: few,
-# because they may be down.
+# Seconds in which a cluster or host, and slurmctld for a node, must answer: few, because they may
+# be down.
 _PATIENCE, _PING = 15, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
@@ -74,10 +74,10 @@ set -f"""
 # What slurmd logs of a slurmstepd that cannot be executed or ends at once; which of them depends on
 # whether slurmd was still writing to it (_forkexec_slurmstepd() in its req.c).
 _NO_SLURMSTEPD = re.compile("Unable to init slurmstepd|Can not read return code from slurmstepd")
-# Lines of a report that explain why commands and waits fail: of such a unit, statement or program,
-# of a slurmstepd that does not start, of a slurmd that cannot be reached, of a statement that
-# MariaDB refused, which Slurm's _mysql_query_internal() logs, or of a request that the provisioning
-# API did not answer.
+# Lines of a report that explain why commands and waits fail: about such a unit, statement or
+# program, a slurmstepd that does not start, a slurmd that cannot be reached, a statement that
+# MariaDB refused (Slurm's _mysql_query_internal() logs it), or a request that the provisioning API
+# did not answer.
 _CAUSE = re.compile(
     r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)(?:: fatal: .*)?|stopped by a signal|frozen)$"
     r"|slurmd cannot start slurmstepd$"
@@ -86,19 +86,19 @@ _CAUSE = re.compile(
     r"|^\S+: slurm-(?:resume|suspend) \S+: "
 )
 # Seconds by which the clocks of a daemon and of the check may differ.
-_AROUND = 2
+_TOLERANCE = 2
 # How many lines of each host, and how many jobs, nodes and reservations of each cluster are shown.
 _MOST = 3
 # How sbatch, srun and salloc report a refusal.
 _REFUSED = re.compile(
     "job submission failed|Unable to allocate resources|allocation failure|cli_filter plugin"
 )
-# What differs when a daemon repeats a line.
-_CHANGES = re.compile(r"\d+")
+# A line in which only numbers differ from an earlier one is a repetition.
+_NUMBER = re.compile(r"\d+")
 # slurmstepd logs the end of a job that is cancelled or reaches its time limit as an error
 # (_rpc_signal_container() and _rpc_timelimit() in its req.c).
 _CANCELLED = re.compile(r"\*\*\* (?:JOB|STEP) .* CANCELLED AT \S+(?: DUE TO TIME LIMIT)? \*\*\*$")
-# slurmctld logs each change of a job, such as a hold, and each cancellation, and who made it
+# slurmctld logs each change of a job, such as a hold, and each cancellation, with the user
 # (_slurm_rpc_update_job() and _slurm_rpc_kill_job()). The scenario's users change only their own
 # jobs, as checks do.
 _JOB_CHANGED = re.compile(
@@ -118,13 +118,13 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
     """
     clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
     looks: list[Callable[[], Iterable[str]]] = [
-        *(partial(_of_cluster, cluster, plan) for cluster in clusters),
+        *(partial(_cluster_lines, cluster, plan) for cluster in clusters),
         *(partial(script_failures.of_host, ssh, plan, host) for host in plan.lasting_hosts()),
-        *(partial(_of_host, ssh, plan, host, since) for host in plan.lasting_hosts()),
-        *(partial(_of_database, ssh, host) for host in plan.with_daemon("mariadb")),
+        *(partial(_host_lines, ssh, plan, host, since) for host in plan.lasting_hosts()),
+        *(partial(_database_lines, ssh, host) for host in plan.with_daemon("mariadb")),
     ]
     with ThreadPoolExecutor(8) as pool:
-        return [line for lines in pool.map(_answered, looks) for line in lines]
+        return [line for lines in pool.map(_lines_or_error, looks) for line in lines]
 
 
 def with_causes_first(message: str, lines: Sequence[str]) -> str:
@@ -154,7 +154,7 @@ def of_refusal(plan: Plan, message: str) -> list[str]:
     ]
 
 
-def _answered(look: Callable[[], Iterable[str]]) -> list[str]:
+def _lines_or_error(look: Callable[[], Iterable[str]]) -> list[str]:
     """Return what `look` returns, or the last line of its error."""
     try:
         return [*look()]
@@ -162,7 +162,7 @@ def _answered(look: Callable[[], Iterable[str]]) -> list[str]:
         return [" ".join(str(error).splitlines()[-1:])]
 
 
-def _of_cluster(cluster: SlurmCluster, plan: Plan) -> list[str]:
+def _cluster_lines(cluster: SlurmCluster, plan: Plan) -> list[str]:
     waiting = [
         f"{cluster.name}: job {job.job_id} of {job.user} {job.state} ({job.reason})"
         for job in cluster.jobs("--local", "--all")
@@ -191,36 +191,36 @@ def _of_cluster(cluster: SlurmCluster, plan: Plan) -> list[str]:
     ]
     return [
         *_unreached(cluster, plan, silent[:_MOST]),
-        *_some(waiting),
-        *_some(out_of_service),
-        *_some(reserved),
+        *_shortened(waiting),
+        *_shortened(out_of_service),
+        *_shortened(reserved),
         *hints,
     ]
 
 
 def _unreached(cluster: SlurmCluster, plan: Plan, nodes: Collection[str]) -> list[str]:
-    """Return to which of these nodes' slurmd the controller's host cannot connect."""
-    usual = slurm_options.port_of(plan.slurm_conf(cluster.name), "slurmd")
+    """Return a line for each node to whose slurmd the controller's host cannot connect."""
+    default_port = slurm_options.port_of(plan.slurm_conf(cluster.name), "slurmd")
     unreached = []
     for node in nodes:
         answer = cluster.run("scontrol", "--oneliner", "show", "node", node).stdout
         facts = dict(re.findall(r"\b(NodeAddr|Port)=(\S+)", answer))
-        at = f"{facts.get('NodeAddr', node)}/{facts.get('Port', usual)}"
-        connect = ["timeout", "5", "bash", "-c", f": < /dev/tcp/{at}"]
+        address = f"{facts.get('NodeAddr', node)}/{facts.get('Port', default_port)}"
+        connect = ["timeout", "5", "bash", "-c", f": < /dev/tcp/{address}"]
         if (connected := cluster.run(*connect, check=False)).exit_code:
             problem = connected.stderr.strip().rpartition(": ")[2] or "no answer in 5 s"
             unreached.append(
                 f"{cluster.controller} does not reach slurmd of {node} at "
-                f"{at.replace('/', ':')}: {problem}"
+                f"{address.replace('/', ':')}: {problem}"
             )
     return unreached
 
 
-def _some(lines: Sequence[str]) -> list[str]:
+def _shortened(lines: Sequence[str]) -> list[str]:
     return [*lines[:_MOST], *[f"and {len(lines) - _MOST} more"] * (len(lines) > _MOST)]
 
 
-def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
+def _host_lines(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     """Return a host's failed daemons, its nodes that cannot reach slurmctld, and recent errors.
 
     The errors are the last ones that its daemons logged since a time, without repeats.
@@ -256,26 +256,26 @@ def _of_host(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
     )
     exits = dict.fromkeys(f"{host.name}: {line}" for line in lines if _EXITED in line)
     users = {str(user.uid) for user in plan.scenario.users.values()}
-    changed_jobs, errors = _logged(host.name, logs.dated(lines, zone), since, users)
+    changed_jobs, errors = _job_changes_and_errors(host.name, logs.dated(lines, zone), since, users)
     return [
         *ended,
         *hangs,
-        *_some([*programs]),
+        *_shortened([*programs]),
         *unreachable,
         *[*exits][-_MOST:],
-        *_some(changed_jobs),
+        *_shortened(changed_jobs),
         *errors[-_MOST:],
     ]
 
 
-def _of_database(ssh: Ssh, host: Host) -> list[str]:
+def _database_lines(ssh: Ssh, host: Host) -> list[str]:
     """Return the statements that take MariaDB long, such as those that wait for a lock."""
     answer = ssh.run(host.name, ["sh", "-c", _STATEMENTS], check=False, timeout=_PATIENCE)
-    return _some([f"{host.name}: MariaDB takes {line}" for line in answer.stdout.splitlines()])
+    return _shortened([f"{host.name}: MariaDB takes {line}" for line in answer.stdout.splitlines()])
 
 
 def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
-    """Return the shell script that prints what `_of_host` reads, beginning with the time zone."""
+    """Return the shell script that prints what `_host_lines` reads, the time zone first."""
     # grep(1) exits with 1 if no line matches.
     pattern = f"(error|fatal): |({'|'.join(_CHANGES_OF_A_JOB)}) JobId="
     errors = "; ".join(
@@ -288,26 +288,26 @@ def _script(paths: Iterable[str], since: float, *, pings: bool) -> str:
     )
     exits = (
         "journalctl --quiet --no-pager --output=cat _PID=1"
-        f" --since=@{since - _AROUND:.0f} 2> /dev/null | grep -aE '^slurm[^ ]*: {_EXITED}'"
+        f" --since=@{since - _TOLERANCE:.0f} 2> /dev/null | grep -aE '^slurm[^ ]*: {_EXITED}'"
     )
-    # A ping without an answer takes as long as all the others may.
-    beside = f"{{ {_ENDED}; {_PROGRAMS}; {exits}; }}"
-    return f"set -f; date +%z; {{ {ping}; }} & {beside}; wait; {errors or 'true'}; true"
+    # In parallel: a ping without an answer takes as long as all the others may.
+    checks = f"{{ {_ENDED}; {_PROGRAMS}; {exits}; }}"
+    return f"set -f; date +%z; {{ {ping}; }} & {checks}; wait; {errors or 'true'}; true"
 
 
-def _logged(
+def _job_changes_and_errors(
     host: str, dated_lines: Iterable[tuple[float, str]], since: float, users: Collection[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the jobs that others than `users` (uids) changed, and the errors, since a time.
+    """Return the jobs that anyone but `users` (uids) changed since a time, and the errors.
 
-    Errors are without repeats.
+    Each error is returned once.
     """
     now = time.time()
     last: dict[str, str] = {}
     changes: Counter[tuple[str, str, str]] = Counter()
     for at, text in dated_lines:
         # A check may have advanced a daemon's clock.
-        if not since - _AROUND <= at <= now + _AROUND or _CANCELLED.search(text):
+        if not since - _TOLERANCE <= at <= now + _TOLERANCE or _CANCELLED.search(text):
             continue
         if changed := _JOB_CHANGED.search(text):
             if changed[3] not in users:
@@ -315,7 +315,7 @@ def _logged(
         elif _NO_SLURMSTEPD.search(text):
             last["slurmstepd"] = f"{host}: slurmd cannot start slurmstepd"
         else:
-            last[_CHANGES.sub("", text)] = f"{host} logged: {text}"
+            last[_NUMBER.sub("", text)] = f"{host} logged: {text}"
     changed_jobs = [
         f"{host}: uid {uid} {_CHANGES_OF_A_JOB[change].format(job_id)}"
         + (f", {count} times" if count > 1 else "")

@@ -52,7 +52,7 @@ def command(plan: Plan, host: Host, daemon: str, lines: int, *, follow: bool = F
             "--output=cat",
             f"--lines={lines}",
             *["-f"] * follow,
-            *_of_unit(daemon),
+            *_journal_matches(daemon),
         ]
     return ["tail", f"--lines={lines}", *["--follow=name"] * follow, *paths]
 
@@ -107,7 +107,7 @@ def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -
     texts = []
     for source in (
         command(plan, host, daemon, lines),
-        ["journalctl", "--no-pager", "--output=cat", "--lines=5", *_of_unit(daemon)],
+        ["journalctl", "--no-pager", "--output=cat", "--lines=5", *_journal_matches(daemon)],
     ):
         try:
             texts.append(ssh.run(host.name, source, check=False, timeout=60).stdout.strip())
@@ -116,8 +116,8 @@ def last_lines(ssh: Ssh, plan: Plan, host: Host, daemon: str, lines: int = 15) -
     return "\n".join(dict.fromkeys(filter(None, texts)))
 
 
-def _of_unit(name: str) -> list[str]:
-    """Return the matches for journalctl of what a daemon logged, and systemd of its unit.
+def _journal_matches(name: str) -> list[str]:
+    """Return the arguments of journalctl that match a daemon's lines, and systemd's about its unit.
 
     journald does not know the unit of a message that it receives when the daemon has ended, as a
     fatal error may be on a busy host: `--unit` would miss it.
@@ -137,9 +137,9 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
         target = directory / host
         target.mkdir(parents=True, exist_ok=True)
         notes: list[str] = []
-        for take in (_take_journal, _take_files):
+        for copy in (_copy_journal, _copy_files):
             try:
-                notes += take(ssh, host, target)
+                notes += copy(ssh, host, target)
             except HarnessError as error:
                 notes.append(str(error))
         return [f"{host}: {note}" for note in notes]
@@ -148,7 +148,7 @@ def collect(ssh: Ssh, hosts: Sequence[str], directory: Path) -> list[str]:
         return [problem for problems in pool.map(fetch, hosts) for problem in problems]
 
 
-def _take_journal(ssh: Ssh, host: str, directory: Path) -> list[str]:
+def _copy_journal(ssh: Ssh, host: str, directory: Path) -> list[str]:
     command = ["journalctl", "--no-pager", "--boot", "--output=short-iso"]
     with (
         ssh.printed(host, command, _PATIENCE) as printed,
@@ -161,7 +161,7 @@ def _take_journal(ssh: Ssh, host: str, directory: Path) -> list[str]:
     return []
 
 
-def _take_files(ssh: Ssh, host: str, directory: Path) -> list[str]:
+def _copy_files(ssh: Ssh, host: str, directory: Path) -> list[str]:
     # tar(1) exits with 1 if a file grows while it is read, as logs do.
     pack = f"tar -C {_LOGS} -cf - {' '.join(_DIRECTORIES)} || [ $? = 1 ]"
     with ssh.printed(host, ["sh", "-c", pack], _PATIENCE) as packed:
@@ -194,9 +194,9 @@ def excerpt(
 ) -> list[LogLine]:
     """Return the last `most` problems between two times, and lines about jobs in a message."""
     jobs = set(re.findall(r"\bjobs?\b\D{0,3}(\d+)", message, re.IGNORECASE))
-    about = re.compile(rf"\b(?:JobId=|job )(?:{'|'.join(jobs)})\b" if jobs else r"(?!)")
+    names_job = re.compile(rf"\b(?:JobId=|job )(?:{'|'.join(jobs)})\b" if jobs else r"(?!)")
     problems = {line for line in lines if begin <= line.at <= end and _PROBLEM.search(line.text)}
-    of_jobs = {line for line in lines if about.search(line.text)}
+    of_jobs = {line for line in lines if names_job.search(line.text)}
     return sorted(problems | of_jobs, key=lambda line: line.at)[-most:]
 
 
@@ -239,7 +239,9 @@ def matching_command(paths: Sequence[str], unit: str, pattern: str) -> list[str]
     options = ["--quiet", "--no-pager", "--output=short-iso-precise"]
     files = " ".join(f"{shlex.quote(path)}*" for path in paths)
     source = (
-        f"zcat --force {files}" if files else shlex.join(["journalctl", *options, *_of_unit(unit)])
+        f"zcat --force {files}"
+        if files
+        else shlex.join(["journalctl", *options, *_journal_matches(unit)])
     )
     script = f"date +%z; {source} | grep --text --extended-regexp '{pattern}' || true"
     return ["sh", "-c", script]

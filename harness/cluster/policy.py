@@ -21,7 +21,7 @@ from harness.plan import Plan
 from harness.slurm_options import get, minutes
 from harness.slurmconf.check.nodes import names_of
 
-# Reasons of a job that a partition does not accept: of sbatch and of squeue.
+# Reasons why a partition does not accept a job, as sbatch and squeue print them.
 NO_ACCESS = (
     r"account/partition|[Ii]nvalid qos|not permitted to use this partition|Access(?:/permission)? "
     r"denied|AccountNotAllowed|QOSNotAllowed|QOS? not permitted|Job's (?:account|QOS) not permitted"
@@ -49,21 +49,22 @@ _REASONS = {
     "MaxSubmitPA": "MaxSubmitJobs?PerAccount",
 }
 _TRES = {"cpu": "C(?:pu|PU)", "node": "Node"}
-_OF_GROUPS = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "GrpSubmit")
-_OF_SUBMISSION = ("MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA")
+_GROUP_LIMITS = ("GrpTRES", "GrpTRESMins", "GrpTRESRunMins", "GrpSubmit")
+_SUBMIT_LIMITS = ("MaxSubmit", "GrpSubmit", "MaxSubmitPU", "MaxSubmitPA")
 _IN_MINUTES = ("MaxTRESMins", "GrpTRESMins", "GrpTRESRunMins")
-# Options PriorityWeight* of factors in which two jobs of a user can differ at will, and by how much
-# a nice value lowers the priority of one.
+# The factors, as named in PriorityWeight*, in which two jobs of a user can differ at will, and the
+# nice value that lowers the priority of one job.
 _WEIGHED, _NICE = ("QOS", "Partition", "JobSize"), 50
-# Sizes of two jobs that differ in one of them: CPUs, and memory in MiB.
+# The sizes of two jobs that differ in their CPUs, or in their memory (MiB).
 _CPUS, _MEMORY = (1, 2), (50, 100)
-# Two jobs differ in age by as many seconds as it takes to tell their priorities apart.
+# The least and the most seconds by which two jobs may differ in age, and the least difference of
+# their priorities that counts.
 _SHORTEST_AGE, _LONGEST_AGE, _VISIBLE = 3, 60, 20
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job of a user, what it tests, and the reason for which Slurm must hold or refuse it.
+    """A job of a user, what it tests, and why Slurm must hold or refuse it.
 
     `reason` is a regular expression; "" if the cluster must accept the job. A job with `refused`
     must not even wait.
@@ -91,7 +92,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Two jobs of a user, and by how much the priority of the first is above the second's.
+    """Two jobs of a user, and by how much the first has a higher priority.
 
     `factor` is what the jobs differ in, and `columns` are their partitions and QOS.
     """
@@ -106,9 +107,9 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Age:
-    """Jobs of a user that gain priority while they wait, and how much in a second.
+    """Jobs of a user that gain priority while they wait, and how much per second.
 
-    After `seconds`, the difference can be seen.
+    The gain is visible after `seconds`.
     """
 
     cluster: str
@@ -132,7 +133,7 @@ class _Way:
         return f"--account={self.account}", f"--qos={self.qos}"
 
     def smallest_job(self, partition: str) -> tuple[str, ...]:
-        """Return sbatch's options for a task of a minute."""
+        """Return sbatch's options for one task of one minute."""
         return (f"--partition={partition}", *self.options, "--time=1", "--ntasks=1")
 
 
@@ -146,7 +147,7 @@ class _Policy:
     qos: association_comparison.Table
 
     def ways(self) -> Iterator[_Way]:
-        """Yield how users without rights over others' jobs can submit, in any partition."""
+        """Yield how users without rights over others' jobs can submit, whatever the partition."""
         for name, user in self.plan.scenario.of_cluster(self.cluster).users.items():
             for account in () if user.privileged else user.accounts:
                 for qos in sorted(self.nearest(account, name, "QOS") or ()):
@@ -155,15 +156,15 @@ class _Policy:
     def chain(self, account: str, user: str) -> Iterator[Mapping[str, Any]]:
         """Yield a user's association, its account and those above it, as far as they are known."""
         yield self.tree.get((account.lower(), user, ""), {})
-        above, seen = account.lower(), set[str]()
-        while above and above not in seen and (above, "", "") in self.tree:
-            seen.add(above)
-            row = self.tree[above, "", ""]
+        name, seen = account.lower(), set[str]()
+        while name and name not in seen and (name, "", "") in self.tree:
+            seen.add(name)
+            row = self.tree[name, "", ""]
             yield row
-            above = str(row.get("ParentName") or "")
+            name = str(row.get("ParentName") or "")
 
     def listed_accounts(self, account: str) -> set[str]:
-        """Return the names in a partition's lists of accounts that an account is part of."""
+        """Return the names by which a partition's lists of accounts can include an account."""
         release = releases.get(self.plan.releases()[self.cluster])
         if release.account_lists_include_subaccounts:
             return self.with_parents(account)
@@ -171,8 +172,8 @@ class _Policy:
 
     def with_parents(self, account: str) -> set[str]:
         """Return the names of an account and of those above it, in lower case."""
-        above = {str(row.get("ParentName") or "").lower() for row in self.chain(account, "")}
-        return {account.lower()} | above
+        parents = {str(row.get("ParentName") or "").lower() for row in self.chain(account, "")}
+        return {account.lower()} | parents
 
     def nearest(self, account: str, user: str, column: str) -> Any:
         """Return the value that an association has or inherits."""
@@ -217,7 +218,7 @@ class _Policy:
         return refusing
 
     def factors(self) -> dict[str, dict[str, float]]:
-        """Return the priority of each QOS and partition, as it is configured."""
+        """Return the configured priority of each QOS and partition."""
         partitions = self.plan.scenario.clusters[self.cluster].partitions
         return {
             "QOS": {name: float(row.get("Priority") or 0) for (name,), row in self.qos.items()},
@@ -258,13 +259,13 @@ class _Policy:
         return tuple(names_of(named) or ())
 
     def takes_small_jobs(self, way: _Way, count: int) -> bool:
-        """Return whether no limit of a size or of a number of jobs refuses a user's small jobs."""
+        """Return whether limits allow a user to submit `count` small jobs."""
         return not [*self.limits_of(way, "MinTRES")] and all(
-            value >= count for column in _OF_SUBMISSION for _, value in self.limits_of(way, column)
+            value >= count for column in _SUBMIT_LIMITS for _, value in self.limits_of(way, column)
         )
 
     def takes(self, way: _Way, tres: str, amount: int) -> bool:
-        """Return whether no limit refuses a job of a user that requests so much of a TRES."""
+        """Return whether all limits allow a user's job that requests this amount of a TRES."""
         columns = (column for column in _REASONS if "TRES" in column and column not in _IN_MINUTES)
         return all(
             limit.get(tres, amount) >= amount
@@ -274,10 +275,10 @@ class _Policy:
 
     def limits_of(self, way: _Way, column: str) -> Iterator[tuple[str, Any]]:
         """Yield the limits of a kind that apply to a user's jobs, and whose they are."""
-        of_qos = self.qos.get((way.qos,), {}).get(column)
-        if of_qos:
-            yield "QOS", of_qos
-        elif column in _OF_GROUPS:
+        qos_limit = self.qos.get((way.qos,), {}).get(column)
+        if qos_limit:
+            yield "QOS", qos_limit
+        elif column in _GROUP_LIMITS:
             values = (row.get(column) for row in self.chain(way.account, way.user))
             yield from (("Assoc", value) for value in values if value)
         elif value := self.nearest(way.account, way.user, column):
@@ -291,19 +292,19 @@ def _policy(plan: Plan, cluster: str) -> _Policy:
 
 
 def submissions(plan: Plan) -> list[Submission]:
-    """Return jobs for what restricts users: partitions, limits, reservations and licenses."""
-    found: list[Submission] = []
+    """Return jobs that test what restricts users: partitions, limits, reservations, licenses."""
+    jobs: list[Submission] = []
     if not plan.scenario.accounting:
-        return found
+        return jobs
     for cluster in plan.clusters_with_limits():
         policy = _policy(plan, cluster)
-        found += [*_of_partitions(policy), *_of_limits(policy)]
-        found += [*_of_reservations(policy), *_of_licenses(policy)]
-    return found
+        jobs += [*_partition_submissions(policy), *_limit_submissions(policy)]
+        jobs += [*_reservation_submissions(policy), *_license_submissions(policy)]
+    return jobs
 
 
-def _of_partitions(policy: _Policy) -> Iterator[Submission]:
-    """Yield a job that each partition accepts, and one for each option that refuses some."""
+def _partition_submissions(policy: _Policy) -> Iterator[Submission]:
+    """Yield, for each partition, an accepted job, and one for each option that refuses any."""
     ways = [*policy.ways()]
     for name in policy.partitions():
         chosen: dict[str, _Way] = {}
@@ -317,30 +318,30 @@ def _of_partitions(policy: _Policy) -> Iterator[Submission]:
             yield Submission(policy.cluster, way.user, what, way.smallest_job(name), reason)
 
 
-def _of_limits(policy: _Policy) -> Iterator[Submission]:
+def _limit_submissions(policy: _Policy) -> Iterator[Submission]:
     """Yield a job that exceeds each kind of limit, if the cluster is large enough for one."""
     seen: set[tuple[str, str, str]] = set()
     for way in policy.ways():
         for column in _REASONS:
-            for whose, limit in policy.limits_of(way, column):
+            for owner, limit in policy.limits_of(way, column):
                 values = limit.items() if isinstance(limit, dict) else [("", limit)]
                 for tres, value in values:
-                    kind = (whose, column, tres)
+                    kind = (owner, column, tres)
                     if kind in seen:
                         continue
-                    job = _job_beyond(policy, way, column, tres, value)
+                    job = _job_exceeding(policy, way, column, tres, value)
                     if job:
                         seen.add(kind)
                         limit_text = f"{column}{f' {tres}' if tres else ''}={value:g}"
-                        what = f"{whose} limit {limit_text} of {way.user}, account {way.account}"
+                        what = f"{owner} limit {limit_text} of {way.user}, account {way.account}"
                         what += f", QOS {way.qos}"
                         reason = _reasons(policy, way, job)
-                        options = (*way.options, *_options(job))
+                        options = (*way.options, *_sbatch_options(job))
                         yield Submission(policy.cluster, way.user, what, options, reason)
 
 
-def _of_reservations(policy: _Policy) -> Iterator[Submission]:
-    """Yield a job that each reservation for users or accounts accepts, and one that it refuses."""
+def _reservation_submissions(policy: _Policy) -> Iterator[Submission]:
+    """Yield, for each reservation with users or accounts, an accepted job and a refused one."""
     for name, options in policy.plan.scenario.clusters[policy.cluster].reservations.items():
         flags = str(get(options, "Flags") or "").upper()
         if get(options, "Groups") or "TIME_FLOAT" in flags:
@@ -352,13 +353,15 @@ def _of_reservations(policy: _Policy) -> Iterator[Submission]:
         for accepted, (way, partition) in chosen.items():
             what = f"reservation {name} {'accepts' if accepted else 'refuses'} {way.user}"
             what += f" with account {way.account}"
-            asked = (f"--reservation={name}", *way.smallest_job(partition))
+            requested = (f"--reservation={name}", *way.smallest_job(partition))
             reason = "" if accepted else _NO_RESERVATION
-            yield Submission(policy.cluster, way.user, what, asked, reason, refused=not accepted)
+            yield Submission(
+                policy.cluster, way.user, what, requested, reason, refused=not accepted
+            )
 
 
-def _of_licenses(policy: _Policy) -> Iterator[Submission]:
-    """Yield a job that requests one license more than slurm.conf has of each kind."""
+def _license_submissions(policy: _Policy) -> Iterator[Submission]:
+    """Yield, for each kind of license, a job that requests one more than slurm.conf has."""
     licenses = str(get(policy.plan.slurm_conf(policy.cluster), "Licenses") or "")
     counts: Counter[str] = Counter()
     for name, count in re.findall(r"([^,;:]+)(?::(\d+))?", licenses):
@@ -367,8 +370,10 @@ def _of_licenses(policy: _Policy) -> Iterator[Submission]:
         if partition := policy.partition_for(way):
             for name, total in counts.items():
                 what = f"{total + 1} of {total} licenses {name}"
-                asked = (f"--licenses={name}:{total + 1}", *way.smallest_job(partition))
-                yield Submission(policy.cluster, way.user, what, asked, _NO_LICENSE, refused=True)
+                requested = (f"--licenses={name}:{total + 1}", *way.smallest_job(partition))
+                yield Submission(
+                    policy.cluster, way.user, what, requested, _NO_LICENSE, refused=True
+                )
             return
 
 
@@ -381,7 +386,7 @@ class _Job:
     tasks_of_array: int = 1
 
 
-def _job_beyond(policy: _Policy, way: _Way, column: str, tres: str, value: float) -> _Job | None:
+def _job_exceeding(policy: _Policy, way: _Way, column: str, tres: str, value: float) -> _Job | None:
     """Return the smallest job that exceeds a limit; None if the cluster has no room for one."""
     cluster = policy.plan.scenario.clusters[policy.cluster]
     size = cluster.static_nodes()
@@ -396,7 +401,7 @@ def _job_beyond(policy: _Policy, way: _Way, column: str, tres: str, value: float
             job = _Job(name, minutes=beyond) if tres in {"cpu", "node"} else None
         elif column == "MaxWall":
             job = _Job(name, minutes=int(value // 60) + 1)
-        elif column in _OF_SUBMISSION:
+        elif column in _SUBMIT_LIMITS:
             job = _Job(name, tasks_of_array=beyond)
         elif tres == "cpu" and column == "MaxTRESPerNode":
             job = _Job(name, cpus=beyond) if beyond <= max(cpus, default=0) else None
@@ -412,7 +417,7 @@ def _job_beyond(policy: _Policy, way: _Way, column: str, tres: str, value: float
     return None
 
 
-def _options(job: _Job) -> tuple[str, ...]:
+def _sbatch_options(job: _Job) -> tuple[str, ...]:
     """Return the options of sbatch for a job; `nodes` 0: any number."""
     one_node = job.nodes == 1 and job.cpus > 1
     return (
@@ -429,21 +434,21 @@ def _reasons(policy: _Policy, way: _Way, job: _Job) -> str:
     """Return the reasons of all limits that a job exceeds: Slurm names one of them."""
     amounts = {
         "MaxWall": job.minutes * 60,
-        **dict.fromkeys(_OF_SUBMISSION, 0),
+        **dict.fromkeys(_SUBMIT_LIMITS, 0),
     }
     reasons = []
-    for column, form in _REASONS.items():
-        for whose, limit in policy.limits_of(way, column):
-            prefix = "" if column.endswith("PA") else whose
+    for column, pattern in _REASONS.items():
+        for owner, limit in policy.limits_of(way, column):
+            prefix = "" if column.endswith("PA") else owner
             for tres, value in limit.items() if isinstance(limit, dict) else [("", limit)]:
-                held = {"cpu": job.cpus, "node": max(job.nodes, 1)}.get(tres, 0)
+                amount = {"cpu": job.cpus, "node": max(job.nodes, 1)}.get(tres, 0)
                 if column in _IN_MINUTES:
-                    held *= job.minutes
+                    amount *= job.minutes
                 elif column in amounts:
-                    held = amounts[column] or job.tasks_of_array
-                exceeds = held < value if column == "MinTRES" else held > value
+                    amount = amounts[column] or job.tasks_of_array
+                exceeds = amount < value if column == "MinTRES" else amount > value
                 if exceeds and (not tres or tres in _TRES):
-                    reasons.append(prefix + form.format(_TRES.get(tres, "")))
+                    reasons.append(prefix + pattern.format(_TRES.get(tres, "")))
     return "|".join(dict.fromkeys(reasons))
 
 
@@ -469,22 +474,22 @@ def preemptions(plan: Plan) -> Iterator[Preemption]:
 
 
 def orders(plan: Plan) -> Iterator[Order]:
-    """Yield two jobs for each factor of priority that a cluster weighs and that two jobs can show.
+    """Yield two jobs for each factor of priority that a cluster weighs and that jobs can differ in.
 
     These are QOS, partition, nice value, CPUs and memory: see set_priority_factors() in Slurm's
     priority_multifactor.c. All others are the same for two jobs of one account and user, except for
     the age that PriorityFlags=ACCRUE_ALWAYS gives to jobs that may not start yet, and for what a
     plugin of the site adds.
     """
-    for cluster in _with_multifactor(plan):
+    for cluster in _predictable_clusters(plan):
         conf = plan.slurm_conf(cluster)
         if get(conf, "PriorityWeightTRES") or any(_weight(conf, kind) for kind in _WEIGHED):
-            yield from _ordered(_policy(plan, cluster))
+            yield from _orders_of_cluster(_policy(plan, cluster))
 
 
 def ages(plan: Plan) -> Iterator[Age]:
     """Yield jobs of a user of each cluster on which a minute of waiting changes the priority."""
-    for cluster in _with_multifactor(plan):
+    for cluster in _predictable_clusters(plan):
         conf = plan.slurm_conf(cluster)
         per_second = _weight(conf, "Age") / (minutes(get(conf, "PriorityMaxAge") or "7-0") * 60)
         # Limits such as MaxJobsAccruePU keep jobs from gaining age.
@@ -511,8 +516,8 @@ def _flags(conf: Mapping[str, Any]) -> str:
     return str(get(conf, "PriorityFlags") or "").upper()
 
 
-def _with_multifactor(plan: Plan) -> Iterator[str]:
-    """Yield the clusters with limits whose priorities are known from their configuration."""
+def _predictable_clusters(plan: Plan) -> Iterator[str]:
+    """Yield the clusters with limits whose priorities follow from their configuration alone."""
     for cluster in plan.clusters_with_limits() if plan.scenario.accounting else ():
         conf = plan.slurm_conf(cluster)
         release = releases.get(plan.releases()[cluster])
@@ -525,7 +530,7 @@ def _with_multifactor(plan: Plan) -> Iterator[str]:
             yield cluster
 
 
-def _ordered(policy: _Policy) -> Iterator[Order]:
+def _orders_of_cluster(policy: _Policy) -> Iterator[Order]:
     """Yield two jobs of a cluster's users for each factor in which they can differ."""
     conf = policy.plan.slurm_conf(policy.cluster)
     flags = _flags(conf)
@@ -536,7 +541,7 @@ def _ordered(policy: _Policy) -> Iterator[Order]:
         parts[kind] = {name: weight * value / normal for name, value in values.items()}
     by_nodes = bool(get(conf, "PriorityWeightTRES")) and "NO_NORMAL_TRES" not in flags
     sizes = _sizes(policy, conf)
-    found: dict[str, Order] = {}
+    orders_of: dict[str, Order] = {}
     for _, ways in groupby(policy.ways(), lambda way: (way.user, way.account)):
         jobs = [
             (way, partition)
@@ -552,30 +557,30 @@ def _ordered(policy: _Policy) -> Iterator[Order]:
             elif way == other:
                 if by_nodes and {*policy.nodes_of(partition)} != {*policy.nodes_of(elsewhere)}:
                     continue  # a TRES is worth more where there is less of it
-                of = parts["Partition"]
-                factor, difference = "partition", of[partition] - of[elsewhere]
+                priorities = parts["Partition"]
+                factor, difference = "partition", priorities[partition] - priorities[elsewhere]
             elif partition == elsewhere:
                 factor, difference = "QOS", parts["QOS"][way.qos] - parts["QOS"][other.qos]
             else:
                 continue
-            if difference > 0 and factor not in found:
+            if difference > 0 and factor not in orders_of:
                 options = (way.smallest_job(partition), (*other.smallest_job(elsewhere), *nice))
                 columns = ((partition, way.qos), (elsewhere, other.qos))
-                found[factor] = Order(
+                orders_of[factor] = Order(
                     policy.cluster, way.user, factor, options, columns, difference
                 )
         for way, partition in jobs:
             for pair in sizes[partition]:
-                if pair.factor not in found and policy.takes(way, pair.tres, pair.most):
-                    found[pair.factor] = pair.order(policy.cluster, way, partition)
-    yield from found.values()
+                if pair.factor not in orders_of and policy.takes(way, pair.tres, pair.most):
+                    orders_of[pair.factor] = pair.order(policy.cluster, way, partition)
+    yield from orders_of.values()
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     """Two jobs that differ in a TRES, of which the larger requests `most`.
 
-    `options` are those of the smaller one and of the larger one, whose priority is higher by
+    `options` are those of the smaller job, then of the larger one, whose priority is higher by
     `gain`.
     """
 
@@ -586,7 +591,7 @@ class _Sizes:
     gain: float
 
     def order(self, cluster: str, way: _Way, partition: str) -> Order:
-        """Return such jobs of a user in a partition, that of higher priority first."""
+        """Return these jobs, for a user and a partition; the one of higher priority is first."""
         smaller, larger = ((*way.smallest_job(partition), *options) for options in self.options)
         jobs = (larger, smaller) if self.gain > 0 else (smaller, larger)
         columns = ((partition, way.qos),) * 2
@@ -594,7 +599,7 @@ class _Sizes:
 
 
 def _sizes(policy: _Policy, conf: Mapping[str, Any]) -> dict[str, list[_Sizes]]:
-    """Return for each partition jobs that differ in their CPUs, and jobs that do in their memory.
+    """Return, for each partition, two jobs that differ in CPUs, and two that differ in memory.
 
     JobSize is a job's part of the cluster, a TRES its part of the partition.
     """
@@ -610,21 +615,23 @@ def _sizes(policy: _Policy, conf: Mapping[str, Any]) -> dict[str, list[_Sizes]]:
         for node in hostlist.expand(group.name)
     }
     smaller, larger = (_size_factor(conf, cpus, count) for count in _CPUS)
-    of_size = _weight(conf, "JobSize") * (larger - smaller)
+    size_gain = _weight(conf, "JobSize") * (larger - smaller)
     fixed = (f"--mem={_MEMORY[0]}",) if all(memory.values()) else ()
-    normal = "NO_NORMAL_TRES" not in _flags(conf)
+    normalized = "NO_NORMAL_TRES" not in _flags(conf)
     for name, pairs in sizes.items():
         nodes = policy.nodes_of(name)
         if not cpus.keys() >= {*nodes}:
             continue  # it names a NodeSet
         per_cpu, per_mib = (
-            weights.get(tres, 0) / (sum(of[node] for node in nodes) or 1 if normal else 1)
-            for tres, of in (("cpu", cpus), ("mem", memory))
+            weights.get(tres, 0) / (sum(sizes_of[node] for node in nodes) or 1 if normalized else 1)
+            for tres, sizes_of in (("cpu", cpus), ("mem", memory))
         )
         if max(cpus[node] for node in nodes) >= _CPUS[1] and (fixed or not per_mib):
-            one, two = ((f"--cpus-per-task={count}", *fixed) for count in _CPUS)
-            gain = of_size + per_cpu * (_CPUS[1] - _CPUS[0])
-            pairs.append(_Sizes("CPUs", "cpu", _CPUS[1], (one, two), gain))
+            smaller_options, larger_options = (
+                (f"--cpus-per-task={count}", *fixed) for count in _CPUS
+            )
+            gain = size_gain + per_cpu * (_CPUS[1] - _CPUS[0])
+            pairs.append(_Sizes("CPUs", "cpu", _CPUS[1], (smaller_options, larger_options), gain))
         if fixed:
             gain = per_mib * (_MEMORY[1] - _MEMORY[0])
             more = (f"--mem={_MEMORY[1]}",)
@@ -641,7 +648,7 @@ def _tres_weights(conf: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _size_factor(conf: Mapping[str, Any], cpus_of: Mapping[str, int], cpus: int) -> float:
-    """Return the factor JobSize of a job of a minute on one node, with so many CPUs."""
+    """Return the factor JobSize of a one-minute job with `cpus` CPUs on one node."""
     total, nodes = sum(cpus_of.values()), len(cpus_of)
     if "SMALL_RELATIVE_TO_TIME" in _flags(conf):
         factor = max(total / nodes, cpus) / total

@@ -34,22 +34,22 @@ def disagreements(remembered: Iterable[Record], records: Iterable[Record]) -> li
 
     Jobs that never ran are left out, because releases differ in what they record about them.
     """
-    of_job: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    records_of: dict[tuple[str, int], list[Record]] = defaultdict(list)
     for record in records:
         if not record.step and record.state != "REVOKED":
-            of_job[record.cluster, record.job_id].append(record)
+            records_of[record.cluster, record.job_id].append(record)
     problems = []
     for job in remembered:
         if job.state not in FINISHED - {"REVOKED"} or not job.node_list:
             continue
         start = job.start or 0
         # Each run of a requeued job has a record; slurmctld remembers the last run.
-        ours = sorted(
-            of_job[job.cluster, job.job_id], key=lambda record: abs((record.start or 0) - start)
+        candidates = sorted(
+            records_of[job.cluster, job.job_id], key=lambda record: abs((record.start or 0) - start)
         )
         wrong = (
-            _differences(job, ours[0])
-            if ours
+            _differences(job, candidates[0])
+            if candidates
             else ["slurmctld remembers it, accounting has no record of it"]
         )
         problems += [f"job {job.job_id} on {job.cluster}: {text}" for text in wrong]
@@ -59,9 +59,11 @@ def disagreements(remembered: Iterable[Record], records: Iterable[Record]) -> li
 def _differences(job: Record, record: Record) -> list[str]:
     differences = []
     for field, what in _SAME.items():
-        ours, theirs = getattr(job, field), getattr(record, field)
-        if ours and ours != theirs:
-            differences.append(f"its {what} is {ours}, accounting says {theirs or 'nothing'}")
+        remembered, recorded = getattr(job, field), getattr(record, field)
+        if remembered and remembered != recorded:
+            differences.append(
+                f"its {what} is {remembered}, accounting says {recorded or 'nothing'}"
+            )
     if _nodes(job) != _nodes(record):
         differences.append(f"its nodes are {job.node_list}, accounting says {record.node_list}")
     # slurmctld keeps the exit code of a job that it ends itself, slurmdbd does not.
@@ -71,11 +73,11 @@ def _differences(job: Record, record: Record) -> list[str]:
             "its exit code is {}:{}, accounting says {}:{}".format(*codes[0], *codes[1])
         )
     # slurmdbd may know more, such as energy.
-    of_record = dict(_tres(record))
+    recorded_tres = dict(_tres(record))
     for kind, amount in _tres(job):
-        if of_record.get(kind) != amount:
+        if recorded_tres.get(kind) != amount:
             differences.append(
-                f"its {kind} is {amount}, accounting says {of_record.get(kind, 'nothing')}"
+                f"its {kind} is {amount}, accounting says {recorded_tres.get(kind, 'nothing')}"
             )
     for what in ("submit", "eligible", "start", "end"):
         at, recorded = getattr(job, what), getattr(record, what)

@@ -30,8 +30,8 @@ _FILTER = (
     r"{ on = /:script=\// || /error: .*(failed|killed|run:|exit)/ } on"
 )
 _PRINTED = "printed: "
-# A line of the journal (journalctl(1), short-iso-precise), and how many seconds before the end of a
-# script it may be the script's: other scripts use the same journal.
+# A line of the journal (journalctl(1), short-iso-precise). It may belong to a script that ended at
+# most this much later; other scripts use the same journal.
 _JOURNAL = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* \S+ [^ :]+: (.*)")
 _BEFORE_ITS_END = timedelta(seconds=2)
 _RAN = re.compile(r"SCRIPT: run_command:script=(/\S+), resp:$")
@@ -41,13 +41,13 @@ _FAILED = re.compile(
 )
 # 20.11: the status of wait(2), and the script's path.
 _EXITED = re.compile(r"error: (/\S+): exited with status 0x([0-9a-f]{2})[0-9a-f]{2}$")
-_OF_SLURMCTLD = re.compile(r"error: .*JobId=\d+ (\w+) exit status (\d+):\d+$")
-_OF_TASK = re.compile(r"error: (Task(?:Prolog|Epilog)) failed status=(\d+)")
+_SLURMCTLD_FAILED = re.compile(r"error: .*JobId=\d+ (\w+) exit status (\d+):\d+$")
+_TASK_FAILED = re.compile(r"error: (Task(?:Prolog|Epilog)) failed status=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A failed script, or several of which one failed; what Slurm calls it; what it printed."""
+    """A failed script (or several, of which one failed), its kind in Slurm, and its output."""
 
     scripts: tuple[str, ...]
     kind: str
@@ -85,8 +85,8 @@ def of_host(ssh: Ssh, plan: Plan, host: Host) -> list[str]:
         host.name, ["sh", "-c", "; ".join([*searches, printed])], timeout=_PATIENCE, check=False
     )
     texts = {path: script.text for path, script in cluster.scripts.items()}
-    found = read(answer.stdout.splitlines(), plan.slurm_conf(host.cluster), texts)
-    last = {(failure.scripts, failure.kind, failure.exit_code): failure for failure in found}
+    failures = read(answer.stdout.splitlines(), plan.slurm_conf(host.cluster), texts)
+    last = {(failure.scripts, failure.kind, failure.exit_code): failure for failure in failures}
     return [f"{host.name}: {failure}" for failure in last.values()]
 
 
@@ -107,15 +107,18 @@ def read(
             yield Failure((match[1],), _kind(match[1], conf), int(match[2], 16), output)
         elif match := _FAILED.search(first):
             output = (match[3], *rest)
-            own = _candidates(match[1], conf, scripts, output)
+            candidates = _candidates(match[1], conf, scripts, output)
             yield Failure(
-                (ran,) if ran in own and printed == output else own, match[1], int(match[2]), output
+                (ran,) if ran in candidates and printed == output else candidates,
+                match[1],
+                int(match[2]),
+                output,
             )
-        elif match := _OF_SLURMCTLD.search(first):
+        elif match := _SLURMCTLD_FAILED.search(first):
             kind = f"{re.sub('_?slurmctld', '', match[1], flags=re.IGNORECASE)}_slurmctld".lower()
-            own = _candidates(kind, conf, scripts, printed)
-            yield Failure(own, kind, int(match[2]), printed if ran in own else ())
-        elif match := _OF_TASK.search(first):
+            candidates = _candidates(kind, conf, scripts, printed)
+            yield Failure(candidates, kind, int(match[2]), printed if ran in candidates else ())
+        elif match := _TASK_FAILED.search(first):
             status = int(match[2])
             code = status >> 8 if status > 255 else status
             yield Failure(_candidates(match[1], conf, scripts, ()), match[1], code, ())
@@ -153,12 +156,14 @@ def _option(conf: Mapping[str, str], kind: str) -> list[str]:
 def _candidates(
     kind: str, conf: Mapping[str, str], scripts: Mapping[str, str], output: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the scripts of an option; of several, those whose text has what was printed last."""
+    """Return the scripts of an option; if possible, only those that can have printed the output."""
     patterns = _option(conf, kind)
-    own = [path for path in scripts if any(fnmatch.fnmatchcase(path, p) for p in patterns)]
+    named = [
+        path for path in scripts if any(fnmatch.fnmatchcase(path, pattern) for pattern in patterns)
+    ]
     last = next((line.strip() for line in reversed(output) if line.strip()), "")
-    printing = [path for path in own if last and (last in scripts[path] or path in last)]
-    return tuple(printing or own or patterns)
+    printing = [path for path in named if last and (last in scripts[path] or path in last)]
+    return tuple(printing or named or patterns)
 
 
 def _kind(script: str, conf: Mapping[str, str]) -> str:
@@ -167,7 +172,7 @@ def _kind(script: str, conf: Mapping[str, str]) -> str:
         (
             option
             for option in ("Prolog", "Epilog", "HealthCheckProgram")
-            if any(fnmatch.fnmatchcase(script, p) for p in _option(conf, option))
+            if any(fnmatch.fnmatchcase(script, pattern) for pattern in _option(conf, option))
         ),
         "script",
     )

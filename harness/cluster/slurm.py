@@ -291,12 +291,15 @@ class SlurmCluster:
         return [parse_job(line) for line in _lines(answer) if re.match(r"\d+\|", line)]
 
     def priorities(self, job_ids: Sequence[int]) -> list[tuple[str, str, int]]:
-        """Return the partition, QOS and priority of pending jobs at one moment, in their order."""
+        """Return the partition, QOS and priority of pending jobs, in the order of `job_ids`.
+
+        All are of the same moment.
+        """
         jobs = f"--jobs={','.join(map(str, job_ids))}"
         answer = self.run("squeue", "--noheader", "--local", "--all", jobs, "--format=%A|%P|%q|%Q")
         rows = [line.split("|") for line in _lines(answer.stdout)]
-        found = {int(row[0]): (row[1], row[2], int(row[3])) for row in rows}
-        return [found[job_id] for job_id in job_ids if job_id in found]
+        priority_of = {int(row[0]): (row[1], row[2], int(row[3])) for row in rows}
+        return [priority_of[job_id] for job_id in job_ids if job_id in priority_of]
 
     def times(self, *options: str) -> dict[int, dict[str, int | None]]:
         """Return when the jobs that squeue lists were submitted, started and ended.
@@ -778,10 +781,10 @@ def not_ready(plan: Plan, run: dict[str, SlurmCluster], *, idle: bool = False) -
     """
     missing = []
     for name, cluster in run.items():
-        seen = {node.name: node for node in cluster.nodes()}
+        known = {node.name: node for node in cluster.nodes()}
         provision_of = plan.scenario.clusters[name].provision_of()
         for node_name in provision_of:
-            node = seen.get(node_name)
+            node = known.get(node_name)
             # The operator starts together with the checks.
             if (
                 node

@@ -1,1 +1,1 @@
-"""Elastic nodes: the provisioning API, and its process beside a run."""
+"""Elastic nodes: the provisioning API, the process that serves it, and diagnosis."""

@@ -18,7 +18,7 @@ from harness.parsing import hostlist
 from harness.report import timeline
 
 # Seconds that a cluster has to answer, and seconds by which clocks may differ.
-_PATIENCE, _AROUND = 15, 10
+_PATIENCE, _CLOCK_TOLERANCE = 15, 10
 # What slurmctld logs when it gives up on a node.
 _GIVEN_UP = re.compile(r"node (\S+) not resumed by ResumeTimeout")
 
@@ -35,15 +35,15 @@ def of_failure(run: OpenRun, since: float) -> list[str]:
         events = [event for event in run.directory.events() if event["kind"] == "power"]
     except HarnessError as error:
         return [str(error)]
-    asked = [event for event in events if timeline.seconds(event) > since - _AROUND]
-    problems = [_problem(event) for event in asked if event["action"] == "problem"]
+    api_events = [event for event in events if timeline.seconds(event) > since - _CLOCK_TOLERANCE]
+    problems = [_problem(event) for event in api_events if event["action"] == "problem"]
     for name, cluster in slurm.clusters(run.ssh, run.plan, _PATIENCE).items():
         if not run.plan.scenario.clusters[name].elastic():
             continue
         try:
             lines = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout.splitlines()
             notes = [json.loads(line) for line in lines]
-            problems += wrong_notes(notes, asked, cluster.controller, since)
+            problems += wrong_notes(notes, api_events, cluster.controller, since)
             problems += unnoted(notes, coming_nodes(run, cluster, since), cluster.controller)
         except (HarnessError, ValueError, LookupError, TypeError) as error:
             last_line = " ".join(str(error).splitlines()[-1:])
@@ -55,32 +55,32 @@ def of_failure(run: OpenRun, since: float) -> list[str]:
 
 def wrong_notes(
     notes: Iterable[Mapping[str, Any]],
-    asked: Iterable[Mapping[str, Any]],
+    api_events: Iterable[Mapping[str, Any]],
     controller: str,
     since: float,
 ) -> Iterator[str]:
     """Yield the problems in what slurmctld's programs noted since a time.
 
-    `asked` are the events of the API.
+    `api_events` are the power events that the API recorded.
 
     >>> [*wrong_notes([{"time": 9, "action": "resume-fail", "nodes": ["c1", "c2"]}], [], "ctl", 0)]
     ['ctl: slurm-resume-fail c[1-2]: slurmd did not register within ResumeTimeout']
     """
-    known = {(event["action"], node) for event in asked for node in event["nodes"]}
+    known = {(event["action"], node) for event in api_events for node in event["nodes"]}
     for note in notes:
         action, nodes = note["action"], note["nodes"]
         if note["time"] < since:
             continue
-        called = f"{controller}: slurm-{action} {hostlist.fold(nodes)}"
+        call = f"{controller}: slurm-{action} {hostlist.fold(nodes)}"
         if "problem" in note:
-            yield f"{called}: {note['problem'].strip()}"
+            yield f"{call}: {note['problem'].strip()}"
         elif action == "resume-fail":
-            yield f"{called}: slurmd did not register within ResumeTimeout"
+            yield f"{call}: slurmd did not register within ResumeTimeout"
         elif "answer" in note and (
-            unheard := [node for node in nodes if (action, node) not in known]
+            unrequested := [node for node in nodes if (action, node) not in known]
         ):
             yield (
-                f"{called}: the provisioning API got no request for {hostlist.fold(unheard)}, "
+                f"{call}: the provisioning API got no request for {hostlist.fold(unrequested)}, "
                 f"although port {slurm_options.API_PORT} of {controller} answered: "
                 "a different program listens there"
             )
@@ -93,7 +93,7 @@ def coming_nodes(run: OpenRun, cluster: SlurmCluster, since: float) -> set[str]:
 
 
 def given_up(run: OpenRun, cluster: SlurmCluster, since: float) -> set[str]:
-    """Return the nodes that did not come before slurmctld gave up on them, since a time."""
+    """Return the nodes on which slurmctld has given up since a time, because they did not come."""
     path = slurm_options.get(run.plan.slurm_conf(cluster.name), "SlurmctldLogFile")
     script = f"date +%z; grep -a 'not resumed by' {shlex.quote(path)} | tail -n 100" if path else ""
     zone, *lines = [*cluster.run("sh", "-c", script).stdout.splitlines(), ""]
@@ -107,7 +107,7 @@ def given_up(run: OpenRun, cluster: SlurmCluster, since: float) -> set[str]:
 def unnoted(
     notes: Iterable[Mapping[str, Any]], nodes: Iterable[str], controller: str
 ) -> Iterator[str]:
-    """Yield that nodes which slurmctld powers up are not in the notes of its programs.
+    """Yield a problem if the notes of slurmctld's programs lack nodes that it powers up.
 
     >>> [*unnoted([{"action": "resume", "nodes": ["c1"]}], ["c1", "c2"], "ctl")]
     ['ctl: slurmctld powers up c2, but /var/log/slurm/power.log has no call of slurm-resume \

@@ -75,10 +75,10 @@ def start(run: RunDir) -> None:
 
 def stop(run_id: str, *, all_users: bool = False) -> None:
     """End the API of a run, if there is one; with `all_users`, that of any user."""
-    for number in (signal.SIGTERM, signal.SIGKILL):  # it can be killed at any moment
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):  # it can be killed at any moment
         for process in _processes(run_id, all_users=all_users):
             with suppress(ProcessLookupError):  # it ended by itself
-                os.kill(process, number)
+                os.kill(process, signal_number)
         with suppress(WaitTimeout):
             wait_until(
                 lambda: list(_processes(run_id, all_users=all_users)),
@@ -94,7 +94,7 @@ def stop(run_id: str, *, all_users: bool = False) -> None:
 
 
 def _processes(run_id: str, *, all_users: bool = False) -> Iterator[int]:
-    """Yield the processes of a run's API; others may fake its arguments: proc_pid_cmdline(5)."""
+    """Yield the processes of a run's API; other users' may fake the name: proc_pid_cmdline(5)."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if not all_users and path.stat().st_uid != os.geteuid():
@@ -124,22 +124,22 @@ def manual_nodes_powered(
     ended = threading.Event()
 
     def follow_log(cluster: SlurmCluster, nodes: set[str]) -> None:
-        done = 0
+        handled = 0
         while not ended.wait(0.2):
             text = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout
             lines = text.split("\n")[:-1]  # the last line may be incomplete
-            if len(lines) < done:  # the log was truncated
-                done = 0
+            if len(lines) < handled:  # the log was truncated
+                handled = 0
             last_request = {
                 node: request["action"]
-                for request in map(json.loads, lines[done:])
+                for request in map(json.loads, lines[handled:])
                 for node in nodes & {*request["nodes"]}
             }
             for node, action in last_request.items():
                 verb = "start" if action == "resume" else "stop"
                 # A node that does not start must not keep others waiting.
                 ssh.run(node, ["systemctl", "--no-block", verb, "slurmd"], check=False)
-            done = len(lines)
+            handled = len(lines)
 
     threads = []
     for name, cluster in clusters.items():

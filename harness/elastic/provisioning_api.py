@@ -2,9 +2,9 @@
 
 `python -m harness.elastic.provisioning_api RUN ID` listens on a socket that only its user can open.
 SSH forwards the controllers' loopback port to it, and nothing else can reach it. Requests say which
-nodes must be up or down, and are answered at once; the work follows, and of conflicting requests
-the one wins that slurmctld made last. All state is in the engine and one file, so the process can
-end at any time and continue later.
+nodes must be up or down, and are answered at once; the work follows. Of conflicting requests, the
+one that slurmctld made last wins. All state is in the engine and one file, so the process can end
+at any time and continue later.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from harness.render import Tree, render
 from harness.rundir import RunDir
 
 # Seconds between attempts to create or remove a host, and between polls of the run.
-_AGAIN, _LOOK = 1.0, 2.0
+_RETRY_EVERY, _POLL_EVERY = 1.0, 2.0
 # Seconds for which requests in progress may delay the shutdown.
 _PATIENCE = 5
 # Limits on requests: bytes in a body, seconds in which it must arrive, and requests at a time.
@@ -77,23 +77,23 @@ class Machines:
     def want(self, names: Iterable[str], *, up: bool, asked: float) -> list[str]:
         """Set which hosts must be up or down from now on, and return them.
 
-        `asked` is when slurmctld requested it. Hosts of which it has requested something later are
-        left out: requests that are repeated until the API answers may arrive in another order.
+        `asked` is when slurmctld requested it. Hosts with a later request are left out: requests
+        are repeated until the API answers, so they may arrive out of order.
         """
         with self._lock:
             names = [name for name in names if asked >= self._asked.get(name, 0)]
             self._wanted |= dict.fromkeys(names, up)
             self._asked |= dict.fromkeys(names, asked)
-            fresh = self._file.with_suffix(".new")
-            fresh.write_text(json.dumps({"wanted": self._wanted, "asked": self._asked}))
-            fresh.replace(self._file)
+            new_file = self._file.with_suffix(".new")
+            new_file.write_text(json.dumps({"wanted": self._wanted, "asked": self._asked}))
+            new_file.replace(self._file)
         if names:
             self._run.event("power", action="resume" if up else "suspend", nodes=names)
             self.go_on(names)
         return names
 
     def go_on(self, names: Iterable[str] = ()) -> None:
-        """Work on hosts, by default all ever requested, until each is in the requested state."""
+        """Work on hosts, by default on all with a request, until each is in its requested state."""
         with self._lock:
             idle = [name for name in names or self._wanted if name not in self._busy]
             self._busy.update(idle)
@@ -101,7 +101,7 @@ class Machines:
             self._pool.submit(self._work, name)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Return, for each host, whether it is wanted, whether it runs, and its last problem.
+        """Return, for each host, whether it must be up, whether it runs, and its last problem.
 
         `runs` is None for a host that does not exist; `busy` says that it is being worked on.
         """
@@ -129,7 +129,7 @@ class Machines:
                 )
 
     def _settled(self) -> set[str]:
-        """Return the hosts that are wanted and not being worked on."""
+        """Return the hosts that must be up and are not being worked on."""
         with self._lock:
             return {name for name, up in self._wanted.items() if up} - self._busy
 
@@ -140,20 +140,20 @@ class Machines:
         self._problems[name] = problem
 
     def _work(self, name: str) -> None:
-        down = {None} if self._hosts[name].provision == "create" else {None, False}
+        down_states = {None} if self._hosts[name].provision == "create" else {None, False}
         while True:
             try:
                 runs = self._provider.hosts(self._run.id).get(name)
                 with self._lock:
                     wanted = self._wanted[name]
-                    if runs is True if wanted else runs in down:
+                    if runs is True if wanted else runs in down_states:
                         self._busy.discard(name)
                         self._problems.pop(name, None)
                         return
                 self._step(self._hosts[name], runs, up=wanted)
             except HarnessError as error:
                 self._record_problem(name, str(error))
-                threading.Event().wait(_AGAIN)
+                threading.Event().wait(_RETRY_EVERY)
 
     def _step(self, host: Host, runs: bool | None, *, up: bool) -> None:
         run, provider = self._run, self._provider
@@ -315,14 +315,14 @@ def api(machines: Machines, token: str, seconds: float = _ARRIVES_WITHIN) -> Fas
 
 
 @contextmanager
-def _carried(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
+def _ports_forwarded(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
     """Forward a loopback port of the controllers to the API; reconnect whenever SSH ends."""
     ended = threading.Event()
     ssh = run.ssh()
     port = f"127.0.0.1:{slurm_options.API_PORT}:{socket_of(run)}"
 
-    def carry(controller: str) -> None:
-        own = [
+    def forward(controller: str) -> None:
+        options = [
             "-o",
             "ControlPath=none",
             "-o",
@@ -335,13 +335,13 @@ def _carried(run: RunDir, controllers: Iterable[str]) -> Iterator[None]:
         ]
         command, *rest = ssh.command(controller)
         while not ended.is_set():
-            with subprocess.Popen([command, *own, *rest], stdin=subprocess.DEVNULL) as tunnel:
+            with subprocess.Popen([command, *options, *rest], stdin=subprocess.DEVNULL) as tunnel:
                 while tunnel.poll() is None and not ended.wait(0.2):
                     pass
                 tunnel.terminate()
             ended.wait(0.5)
 
-    threads = [threading.Thread(target=carry, args=[controller]) for controller in controllers]
+    threads = [threading.Thread(target=forward, args=[controller]) for controller in controllers]
     with running(threads, ended):
         yield
 
@@ -368,7 +368,7 @@ def serve(run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
 
     def watch() -> None:
         while not server.should_exit:
-            threading.Event().wait(_LOOK)
+            threading.Event().wait(_POLL_EVERY)
             try:
                 machines.look()
                 if run.id not in provider.runs():
@@ -380,7 +380,7 @@ def serve(run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)
     threading.Thread(target=watch, daemon=True).start()
-    with _carried(run, [host.name for host in plan.hosts if host.with_elastic]):
+    with _ports_forwarded(run, [host.name for host in plan.hosts if host.with_elastic]):
         server.run()
     # Work in progress is left as it is: the next process continues from the engine's state.
     os._exit(0)

@@ -52,16 +52,16 @@ _UNHARMED = {"RUNNING", "COMPLETING", "COMPLETED", "FAILED", "PENDING", "CONFIGU
 # Seconds after which jobs that wait while nothing runs are taken to wait forever. By default,
 # slurmctld tries to start them every 60 seconds (sched_interval).
 _STANDSTILL = 90
-# Seconds in which jobs start as long as others run.
-_STARTED = 3600
+# Deadline in seconds for all jobs to start while some run.
+_ALL_START_WITHIN = 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """A change to rehearse: the plan afterwards, and what differs.
 
-    Users submit `rate` jobs per second; each `seed` generates different jobs. `rows` are asked
-    before and after the change.
+    Users submit `rate` jobs per second; each `seed` generates different jobs. `rows` are submitted
+    before and after the change, to compare the answers.
     """
 
     new: Plan
@@ -78,10 +78,10 @@ class Rehearsal:
 def plan_change(
     plan: Plan, provider: Provider, path: Path, settings: Sequence[str] = ()
 ) -> tuple[Plan, list[Change]]:
-    """Return a plan with another scenario, and what differs.
+    """Return the plan of the changed scenario, and what differs.
 
-    UsageError if nothing does, if it requires different hosts, different releases or manual steps,
-    or if daemons would refuse one of the two.
+    UsageError if nothing does, if the change requires different hosts, different releases or manual
+    steps, or if daemons would refuse one of the two configurations.
     """
     tree = render(plan)
     lifecycle.must_start(plan, tree)
@@ -126,7 +126,7 @@ def run(
 ) -> Report:
     """Bring a run up, apply a change while users submit jobs, take it down and report.
 
-    `path` is the changed scenario; the run has it from then on. `keep` leaves the hosts up. The
+    `path` is the changed scenario, which becomes that of the run. `keep` leaves the hosts up. The
     report is copied to `directory`.
     """
 
@@ -142,7 +142,7 @@ def _change_and_check(
     run: OpenRun, rehearsal: Rehearsal, path: Path, evaluation: Evaluation
 ) -> None:
     begin = len(list(run.directory.events()))
-    before = _asked(run, run.plan, rehearsal.rows)
+    before = _answers(run, run.plan, rehearsal.rows)
     checks: list[Check] = []
     try:
         with lifecycle.stage(run, "change"):
@@ -150,7 +150,7 @@ def _change_and_check(
         history = invariants.read(run.directory.events(), run.plan)
         checks += promises(invariants.evaluate(history))
         if rehearsal.rows:
-            checks.append(_compared(before, _asked(run, rehearsal.new, rehearsal.rows)))
+            checks.append(_compare_answers(before, _answers(run, rehearsal.new, rehearsal.rows)))
         run.directory.take_scenario(path)
     except ClusterError:
         # A failed step is a failed check. Any other error says nothing about the clusters.
@@ -166,7 +166,7 @@ def _change_and_check(
             run.say(f"the report lists no jobs: {error}")
 
 
-def _asked(run: OpenRun, plan: Plan, rows: Sequence[Row]) -> list[answers.Answer]:
+def _answers(run: OpenRun, plan: Plan, rows: Sequence[Row]) -> list[answers.Answer]:
     """Return how clusters without jobs treat a table of submissions."""
     if not rows:
         return []
@@ -174,7 +174,7 @@ def _asked(run: OpenRun, plan: Plan, rows: Sequence[Row]) -> list[answers.Answer
         return submit.submit_rows(run.ssh, plan, rows)
 
 
-def _compared(before: Sequence[answers.Answer], after: Sequence[answers.Answer]) -> Check:
+def _compare_answers(before: Sequence[answers.Answer], after: Sequence[answers.Answer]) -> Check:
     """Return how the answers to submissions changed; failed if a row expects something else."""
     lines = [
         f"{row}: {name}: {old or '-'} -> {new or '-'}"
@@ -206,7 +206,7 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
     harmed: list[str] = []
     counts: Counter[str] = Counter()
 
-    def go() -> None:
+    def apply() -> None:
         before = {
             key: job for key, job in _jobs(clusters).items() if job.state in {"RUNNING", "PENDING"}
         }
@@ -214,7 +214,7 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
         for name, action in _actions(run, rehearsal, clusters):
             if interrupted.is_set():
                 return
-            _do_noted(run, name, action)
+            _do_and_record(run, name, action)
         after = _jobs(clusters)
         for key, job in before.items():
             if problem := harm(job, after.get(key)):
@@ -223,12 +223,12 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
         try:
             works = rehearsal.works(run.plan)
-            submit_meanwhile(users, works, lambda: administrator.submit(go))
+            submit_meanwhile(users, works, lambda: administrator.submit(apply))
         except BaseException:
             interrupted.set()  # the current step is finished first
             raise
         for (name, _), job in _waiting_forever(clusters).items():
-            harmed.append(f"{name}: {_described(job)} waits forever after the change")
+            harmed.append(f"{name}: {_describe(job)} waits forever after the change")
             clusters[name].run("scancel", str(job.job_id), check=False)
     shown = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     message = "\n".join([*harmed, f"jobs when the change began: {shown or 'none'}"])
@@ -237,21 +237,21 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
 
 def _waiting_forever(clusters: Mapping[str, SlurmCluster]) -> dict[tuple[str, int], Job]:
     """Wait until no job is pending, or nothing runs any more; return the jobs that still wait."""
-    moved = time.monotonic()
+    last_progress = time.monotonic()
 
     def look() -> dict[tuple[str, int], Job]:
-        nonlocal moved
+        nonlocal last_progress
         jobs = {key: job for key, job in _jobs(clusters).items() if job.state not in FINISHED}
         pending = {key: job for key, job in jobs.items() if job.state == "PENDING"}
         if len(pending) < len(jobs) or any(job.reason == "BeginTime" for job in pending.values()):
-            moved = time.monotonic()
+            last_progress = time.monotonic()
         return pending
 
     return wait_until(
         look,
-        lambda pending: not pending or time.monotonic() - moved > _STANDSTILL,
+        lambda pending: not pending or time.monotonic() - last_progress > _STANDSTILL,
         what="every job to start",
-        timeout=_STARTED,
+        timeout=_ALL_START_WITHIN,
         show=lambda pending: f"{len(pending)} pending jobs",
         ignore=(CommandFailed,),
     )
@@ -277,14 +277,14 @@ def harm(before: Job, after: Job | None) -> str:
     waits_again = before.state == "RUNNING" and after.state == "PENDING"
     if after.state in _UNHARMED and not waits_again:
         return ""
-    return f"{_described(before)} is {after.state} ({after.reason}) after the change"
+    return f"{_describe(before)} is {after.state} ({after.reason}) after the change"
 
 
-def _described(job: Job) -> str:
+def _describe(job: Job) -> str:
     return f"job {job.job_id} of {job.user}, {job.state} ({job.reason}),"
 
 
-def _do_noted(run: OpenRun, name: str, action: Callable[[], object]) -> None:
+def _do_and_record(run: OpenRun, name: str, action: Callable[[], object]) -> None:
     """Do a step, and record its outcome as if it were a check."""
     run.say(f"change: {name}")
     began = time.monotonic()
@@ -308,7 +308,7 @@ def _do_noted(run: OpenRun, name: str, action: Callable[[], object]) -> None:
 def _actions(
     run: OpenRun, rehearsal: Rehearsal, clusters: Mapping[str, SlurmCluster]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the steps of a change: their names, and what does them."""
+    """Yield the steps of a change: the name of each, and a function that does it."""
     new, changes = rehearsal.new, rehearsal.changes
     changed_hosts = {host for item in changes for host in hostlist.expand(item.hosts)}
     changed = [name for name in clusters if changed_hosts & {*_hosts_of(new, name)}]
@@ -341,7 +341,7 @@ def _draining(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], objec
 
 
 def _resuming(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], object]:
-    """Return what resumes nodes as soon as slurmctld, which may have been restarted, answers.
+    """Return a function that resumes nodes once slurmctld, which may have restarted, answers.
 
     For a node that has not registered again, update_node() in Slurm's node_mgr.c resumes it, and
     answers "Invalid node state specified" all the same.
@@ -433,24 +433,24 @@ class _Action:
             case "objects":
                 client = new.accounting_client()
                 if client:
-                    self._on(client.name, "/usr/local/sbin/slurm-accounting-objects", "")
+                    self._run_on(client.name, "/usr/local/sbin/slurm-accounting-objects", "")
             case _:
-                self._other()
+                self._run_command()
 
     def _systemctl(self, verb: str, daemon: str) -> None:
-        """Do something with a daemon of the changed clusters, one host after the other."""
+        """Run `systemctl VERB DAEMON` on the hosts of the changed clusters, one by one."""
         for host in self.rehearsal.new.with_daemon(daemon):
             if host.cluster is None or host.cluster in self.clusters:
-                self._on(host.name, "systemctl", verb, daemon)
+                self._run_on(host.name, "systemctl", verb, daemon)
 
-    def _other(self) -> None:
+    def _run_command(self) -> None:
         """Run a command such as "restart UNIT" or "run systemd-sysusers"."""
         verb, *words = self.need.split()
         command = words if verb == "run" else ["systemctl", verb, *words]
         for item in self.rehearsal.changes:
             if item.needs == self.need:
                 for host in hostlist.expand(item.hosts):
-                    self._on(host, *command)
+                    self._run_on(host, *command)
 
-    def _on(self, host: str, *command: str) -> None:
+    def _run_on(self, host: str, *command: str) -> None:
         self.run.ssh.run(host, command, timeout=_PATIENCE)

@@ -44,18 +44,18 @@ _HALF_OPEN = ("fin-wait-1", "fin-wait-2", "close-wait", "closing", "last-ack", "
 
 
 def rehearse(run: OpenRun, works: Sequence[Work], schedule: Sequence[ScheduledFault]) -> None:
-    """Submit works while faults come and go, wait until all jobs have ended, gather evidence."""
+    """Submit jobs while faults come and go, wait until all jobs have ended, gather evidence."""
     planned = [(entry, faults.parse(run.plan, run.provider, entry.fault)) for entry in schedule]
     with rehearsing(run) as users:
         if any(entry.saved for entry in schedule):
             for cluster in users.clusters.values():
                 save_usage(run, cluster)
-        _act(run, users, works, planned)
+        _submit_and_inject(run, users, works, planned)
 
 
 @dataclass
 class Users:
-    """Simulated users. `answers` has the job id of each work, None if the work was not accepted."""
+    """Simulated users. `answers` has the job id of each `Work`, None if it was not accepted."""
 
     run: OpenRun
     clusters: Mapping[str, SlurmCluster]
@@ -65,7 +65,7 @@ class Users:
     answers: dict[int, Future[int | None]] = field(default_factory=dict)
 
     def submit(self, work: Work) -> None:
-        """Submit a work in the background."""
+        """Submit a job in the background."""
         earlier = self.answers.get(work.after) if work.after is not None else None
         # If interrupted while a thread starts, the pool would not wait for that thread at the end.
         with interrupts.deferred():
@@ -111,9 +111,9 @@ def rehearsing(run: OpenRun) -> Iterator[Users]:
     for name, cluster in clusters.items():
         for reservation in cluster.reservations():
             run.directory.event("reservation", cluster=name, name=reservation.name)
-    with ExitStack() as entered:
+    with ExitStack() as stack:
         recorders = [
-            entered.enter_context(Recorder(cluster, run.directory, interval=0.5))
+            stack.enter_context(Recorder(cluster, run.directory, interval=0.5))
             for cluster in clusters.values()
         ]
         users = Users(run, clusters, recorders, token)
@@ -121,26 +121,26 @@ def rehearsing(run: OpenRun) -> Iterator[Users]:
             with users.pool:
                 yield users
         finally:
-            left = faults.heal_all(run)
+            unhealed = faults.heal_all(run)
         for answer in users.answers.values():
             answer.result()
-        if left:
-            raise HarnessError(f"not healed: {'; '.join(left)}")
+        if unhealed:
+            raise HarnessError(f"not healed: {'; '.join(unhealed)}")
         run.say("waiting until every job has ended")
-        _settle(run, clusters, token)
+        _wait_until_settled(run, clusters, token)
     gather(run, clusters, token)
     run.directory.event("rehearsal", action="end", token=token)
 
 
-def _act(
+def _submit_and_inject(
     run: OpenRun,
     users: Users,
     works: Sequence[Work],
     planned: Sequence[tuple[ScheduledFault, Fault]],
 ) -> None:
-    """Submit works and change faults at their times; a delay postpones everything after it."""
+    """Submit jobs, inject and heal faults at their times; a delay postpones all that follows."""
     changed: list[Future[None]] = []
-    with ThreadPoolExecutor(1) as breaker:
+    with ThreadPoolExecutor(1) as fault_thread:
 
         def change(what: Callable[[OpenRun, Fault], None], fault: Fault) -> None:
             for change_done in changed:
@@ -148,7 +148,7 @@ def _act(
                     change_done.result()
             run.say(f"{what.__name__.replace('_', ' ')} {fault}")
             with interrupts.deferred():
-                changed.append(breaker.submit(what, run, fault))
+                changed.append(fault_thread.submit(what, run, fault))
 
         def inject(entry: ScheduledFault, fault: Fault) -> None:
             if entry.saved:
@@ -226,7 +226,7 @@ def _wait_until_closed(users: Users) -> None:
     """
     wait_until(
         lambda: half_open_connections([*users.clusters.values()]),
-        lambda found: not found,
+        lambda connections: not connections,
         what="broken connections between controllers to be closed at both ends",
         timeout=_RECONFIGURED,
         show="; ".join,
@@ -236,7 +236,7 @@ def _wait_until_closed(users: Users) -> None:
 
 def half_open_connections(clusters: Sequence[SlurmCluster]) -> list[str]:
     """Return the TCP connections between controllers that one end has closed or not yet opened."""
-    found = []
+    connections = []
     for cluster in clusters:
         others = [other.controller for other in clusters if other is not cluster]
         if not others:
@@ -244,11 +244,11 @@ def half_open_connections(clusters: Sequence[SlurmCluster]) -> list[str]:
         states = " ".join(f"state {state}" for state in _HALF_OPEN)
         peers = " or ".join(f"dst {other}" for other in others)
         command = f"ss --no-header --numeric --tcp {states} '( {peers} )'"
-        found += [
+        connections += [
             f"{cluster.controller}: {' '.join(line.split())}"
             for line in cluster.run("sh", "-c", command).stdout.splitlines()
         ]
-    return found
+    return connections
 
 
 def _connected(cluster: SlurmCluster) -> set[str]:
@@ -285,8 +285,8 @@ def unsent(run: OpenRun, clusters: Iterable[SlurmCluster]) -> list[str]:
     slurmdbd_agent.c).
     """
     affected = faults.affected(run)
-    of_slurmdbd = (*run.plan.with_daemon("slurmdbd"), *run.plan.with_daemon("mariadb"))
-    if affected.intersection(host.name for host in of_slurmdbd):
+    database_hosts = (*run.plan.with_daemon("slurmdbd"), *run.plan.with_daemon("mariadb"))
+    if affected.intersection(host.name for host in database_hosts):
         return []
     return [
         cluster.name
@@ -303,7 +303,7 @@ def check_daemons(run: OpenRun) -> None:
         raise ClusterError("; ".join(failed))
 
 
-def _settle(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> None:
+def _wait_until_settled(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> None:
     """Wait until all jobs have ended and are recorded; the checkers report those that have not.
 
     ClusterError names a daemon that has failed.
@@ -369,7 +369,7 @@ def _unrecorded(clusters: Mapping[str, SlurmCluster], token: str) -> list[str]:
 
 
 def _left_or_error(run: OpenRun, look: Callable[[], list[str]]) -> list[str] | HarnessError:
-    """Return what is left, or the error of a command or host that may answer next time."""
+    """Return what is left, or an error that may be gone at the next attempt."""
     try:
         check_daemons(run)
         return look()

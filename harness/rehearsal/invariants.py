@@ -105,7 +105,7 @@ class FaultSeen:
 class History:
     """The evidence of one rehearsal.
 
-    `plan` is that of the clusters at the end; `begun_on` has their releases before, if known.
+    `plan` describes the clusters at the end; `begun_on` has their releases at the start, if known.
     """
 
     plan: Plan
@@ -216,26 +216,26 @@ class History:
 
     def unsaved(self) -> set[str]:
         """Return the jobs whose last change slurmctld may not have saved before it was killed."""
-        # From when to when slurmctld may have learned something: it accepts a job before sbatch
-        # prints its id, and starts a job before its first line.
-        learned = [
+        # Each change, and the span in which slurmctld may have learned of it: it accepts a job
+        # before sbatch prints its id, and starts a job before its first line.
+        changes = [
             (submission.name, submission.cluster, submission.asked, submission.answered)
             for submission in self.accepted
         ]
-        learned += [(run.name, run.cluster, *self._allocated(run)) for run in self.traces]
-        learned += [
+        changes += [(run.name, run.cluster, *self._allocated(run)) for run in self.traces]
+        changes += [
             (run.name, run.cluster, run.end, run.end) for run in self.traces if run.end is not None
         ]
         kills = {cluster: self.kills(cluster) for cluster in self.plan.scenario.clusters}
         names = {
             name
-            for name, cluster, first, last in learned
+            for name, cluster, first, last in changes
             if any(
                 since - UNSAVED <= last and first <= until + 1 for since, until in kills[cluster]
             )
         }
-        # A reused id also affects the job that it is given to next.
-        given_again = {
+        # If an id was given to two jobs, both are affected.
+        affected_ids = {
             (submission.cluster, submission.job_id)
             for submission in self.accepted
             if submission.name in names
@@ -243,11 +243,11 @@ class History:
         return names | {
             submission.name
             for submission in self.accepted
-            if (submission.cluster, submission.job_id) in given_again
+            if (submission.cluster, submission.job_id) in affected_ids
         }
 
     def _allocated(self, run: JobTrace) -> tuple[float, float]:
-        """Return the times between which slurmctld started a run: its log's time, if it has one."""
+        """Return the span in which slurmctld started a run; only its log has the exact time."""
         logged = [at for at in self.log_times.get(run.key, ()) if at <= run.start]
         return (max(logged), max(logged)) if logged else (run.start - TOLERANCE, run.start)
 
@@ -279,7 +279,7 @@ class History:
         )
 
     def held_up_by(self, cluster: str, since: float, until: float) -> str:
-        """Return the sibling whose fault may have delayed a cluster all that time; "" if none."""
+        """Return the sibling whose fault may have delayed a cluster for a whole span, or ""."""
         for sibling in self.federated(cluster):
             spans = self.struck(sibling) if sibling != cluster else []
             if any(began <= since and until <= healed + _HELD_UP for began, healed in spans):
@@ -359,7 +359,7 @@ CHECKERS: dict[str, tuple[Checker, tuple[str, ...], Callable[[History], Any]]] =
 def checker(
     *evidence: str, wanted: Callable[[History], Any] = lambda history: True
 ) -> Callable[[Checker], Checker]:
-    """Register a checker that needs `evidence`; histories that are not `wanted` skip it."""
+    """Register a checker that needs `evidence`; histories that are not `wanted` are skipped."""
 
     def add(function: Checker) -> Checker:
         CHECKERS[function.__name__] = (function, evidence, wanted)
@@ -383,7 +383,9 @@ def evaluate(history: History) -> list[InvariantResult]:
         problems = tuple(violation.text for violation, excuse in violations if not excuse)
         excused = tuple(f"{violation.text}: {excuse}" for violation, excuse in violations if excuse)
         missing = tuple(
-            f"no {of} {why}" for of in (*evidence, "run") for why in history.missing.get(of, ())
+            f"no {kind} {why}"
+            for kind in (*evidence, "run")
+            for why in history.missing.get(kind, ())
         )
         if not history.accepted:
             missing = ("no job was accepted", *missing)
@@ -428,14 +430,14 @@ def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
 
 def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
     """Add an event to a history; ValueError for missing or wrong fields and unknown clusters."""
-    about = (
+    named = (
         [str(event["cluster"])]
         if kind in {"submission", "trace", "record"} and event.get("cluster")
         else []
     )
-    about += [event["seen_by"]] if kind in {"queue", "usage"} else []
-    if strangers := [name for name in about if name not in history.plan.scenario.clusters]:
-        raise ValueError(f"the scenario has no cluster {strangers[0]}")
+    named += [event["seen_by"]] if kind in {"queue", "usage"} else []
+    if unknown := [name for name in named if name not in history.plan.scenario.clusters]:
+        raise ValueError(f"the scenario has no cluster {unknown[0]}")
     if kind == "submission":
         history.submissions.append(_make(Submission, event))
     elif kind == "fault":
@@ -533,8 +535,9 @@ def _reserved(history: History, cluster: str, reason: str) -> str:
 def _end_uncommitted(history: History, job: Record | Job) -> str:
     """Return the excuse for a job that has ended, but whose last record says otherwise.
 
-    The record is RUNNING if its end was not committed, and that of a run before, or of a copy that
-    did not run, if the last run's own record was not. slurmdbd commits each message by itself.
+    If the end was not committed, the record is RUNNING. If the last run's record was not committed
+    at all, the last record is that of an earlier run, or of a copy that did not run. slurmdbd
+    commits each message separately.
     """
     runs = [run for run in history.traces if (run.name, run.job_id) == (job.name, job.job_id)]
     if not runs or not isinstance(job, Record):
@@ -577,10 +580,10 @@ def no_job_runs_twice(history: History) -> Iterator[Violation]:
                 )
             elif after.restarts <= before.restarts:
                 text = f"{name} ran twice, on {before.host} and {after.host}, and was not requeued"
-                yield Violation(after.name, text + _sent_twice(history, before))
+                yield Violation(after.name, text + _message_repeated(history, before))
 
 
-def _sent_twice(history: History, run: JobTrace) -> str:
+def _message_repeated(history: History, run: JobTrace) -> str:
     """Return the known bug of a divided federation, if it made a job run twice."""
     accepted = next(
         (submission for submission in history.accepted if submission.name == run.name), None
@@ -628,10 +631,10 @@ def no_refused_job_runs(history: History) -> Iterator[Violation]:
 @checker()
 def job_ids_are_unique(history: History) -> Iterator[Violation]:
     """No two accepted jobs have the same id; a federated id contains its origin cluster."""
-    given: dict[tuple[str, int | None], list[Submission]] = defaultdict(list)
+    submissions_of: dict[tuple[str, int | None], list[Submission]] = defaultdict(list)
     for submission in history.accepted:
         members = history.federated(submission.cluster)
-        given["" if members else submission.cluster, submission.job_id].append(submission)
+        submissions_of["" if members else submission.cluster, submission.job_id].append(submission)
         if members and members[origin_id(submission.job_id or 0) - 1 :][:1] != (
             submission.cluster,
         ):
@@ -641,23 +644,23 @@ def job_ids_are_unique(history: History) -> Iterator[Violation]:
                 f"was submitted to {submission.cluster}, "
                 "but its id has a different origin cluster",
             )
-    for (_, job_id), submissions in given.items():
+    for (_, job_id), submissions in submissions_of.items():
         if len(submissions) > 1:
-            forgotten = history.unsaved() >= {submission.name for submission in submissions[:-1]}
+            unsaved = history.unsaved() >= {submission.name for submission in submissions[:-1]}
             names = ", ".join(submission.name for submission in submissions)
             text = f"id {job_id} was given to {names}"
-            yield Violation("", text, _UNSAVED if forgotten else "")
+            yield Violation("", text, _UNSAVED if unsaved else "")
 
 
 @checker("queue", "record", wanted=lambda history: history.plan.scenario.federations)
 def siblings_are_revoked(history: History) -> Iterator[Violation]:
     """A federated job runs as one sibling job, on one cluster; all others are REVOKED."""
-    asked = {submission.name: submission for submission in history.accepted}
+    submissions = {submission.name: submission for submission in history.accepted}
     sources: dict[str, Iterable[tuple[str, Job | Record]]] = {
         "slurmctld": [(cluster, job) for cluster, jobs in history.queue.items() for job in jobs],
         "accounting": [(record.cluster, record) for record in history.records],
     }
-    for what, seen in sources.items():
+    for source, seen in sources.items():
         copies: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
         for cluster, copy in seen:
             if copy.state != "REVOKED" and origin_id(copy.job_id):
@@ -667,31 +670,35 @@ def siblings_are_revoked(history: History) -> Iterator[Violation]:
                 shown = ", ".join(f"{cluster} {state}" for cluster, state in sorted(states.items()))
                 text = (
                     f"job {job_id} ({name}) has sibling jobs that are not revoked, "
-                    f"according to {what}: {shown}"
+                    f"according to {source}: {shown}"
                 )
-                submission = asked.get(name)
+                submission = submissions.get(name)
                 excuse = (
-                    _never_told(history, submission, states)
-                    or _under_way(history, submission, states)
+                    _revocation_undelivered(history, submission, states)
+                    or _copy_under_way(history, submission, states)
                     or _script_lost(history, submission, states)
                 )
-                if not excuse and what == "accounting":
-                    excuse = _never_written(history, asked.get(name), states)
+                if not excuse and source == "accounting":
+                    excuse = _revocation_unwritten(history, submissions.get(name), states)
                 yield Violation(name, text, excuse)
 
 
-def _never_told(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:
+def _revocation_undelivered(
+    history: History, submission: Submission | None, states: Mapping[str, str]
+) -> str:
     """Return the excuse for sibling jobs that never run: the revocation did not arrive."""
-    forgotten = _forgotten(states)
-    if submission is None or not forgotten:
+    unrun = _unrun_copies(states)
+    if submission is None or not unrun:
         return ""
     away = all(
-        history.away(cluster, submission.asked, history.ended(submission)) for cluster in forgotten
+        history.away(cluster, submission.asked, history.ended(submission)) for cluster in unrun
     )
-    return f"{', '.join(forgotten)} was not reachable when the job began" if away else ""
+    return f"{', '.join(unrun)} was not reachable when the job began" if away else ""
 
 
-def _under_way(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:
+def _copy_under_way(
+    history: History, submission: Submission | None, states: Mapping[str, str]
+) -> str:
     """Return the excuse for sibling jobs that never run: their origin forgot where it sent them.
 
     When controllers connect again after a fault, the origin compares its jobs with those of a
@@ -699,19 +706,17 @@ def _under_way(history: History, submission: Submission | None, states: Mapping[
     sibling from the job's active ones (_reconcile_fed_job() in fed_mgr.c), and revokes no copy
     there. It logs both.
     """
-    forgotten = _forgotten(states)
-    if submission is None or not forgotten:
+    unrun = _unrun_copies(states)
+    if submission is None or not unrun:
         return ""
     reconnected = any(
         began <= submission.answered and submission.asked <= healed + _HELD_UP
-        for cluster in (submission.cluster, *forgotten)
+        for cluster in (submission.cluster, *unrun)
         for began, healed in history.struck(cluster)
     )
-    if not reconnected or not all(
-        history.forgot(submission.job_id, cluster) for cluster in forgotten
-    ):
+    if not reconnected or not all(history.forgot(submission.job_id, cluster) for cluster in unrun):
         return ""
-    return f"the copy on {', '.join(forgotten)} was under way while the controllers reconnected"
+    return f"the copy on {', '.join(unrun)} was under way while the controllers reconnected"
 
 
 def _script_lost(history: History, submission: Submission | None, states: Mapping[str, str]) -> str:
@@ -739,7 +744,7 @@ def _script_lost(history: History, submission: Submission | None, states: Mappin
     )
 
 
-def _never_written(
+def _revocation_unwritten(
     history: History, submission: Submission | None, states: Mapping[str, str]
 ) -> str:
     """Return the excuse for records of sibling jobs that never ran: the database was killed."""
@@ -748,15 +753,15 @@ def _never_written(
         for since, until in history.database_kills()
     ):
         return ""
-    forgotten = ", ".join(_forgotten(states))
+    unrun = ", ".join(_unrun_copies(states))
     return (
-        f"the database was killed before slurmdbd had written the end of the copy on {forgotten}"
-        if forgotten
+        f"the database was killed before slurmdbd had written the end of the copy on {unrun}"
+        if unrun
         else ""
     )
 
 
-def _forgotten(states: Mapping[str, str]) -> list[str]:
+def _unrun_copies(states: Mapping[str, str]) -> list[str]:
     """Return the clusters whose copies did not run; an empty list if more than one copy ran."""
     clusters = [cluster for cluster, state in states.items() if state in {"CANCELLED", "PENDING"}]
     return clusters if len(states) - len(clusters) <= 1 else []
@@ -788,23 +793,23 @@ def no_node_is_overcommitted(history: History) -> Iterator[Violation]:
                 spans[trace.cluster, node].append((trace.start, trace.end, cpus))
     for (cluster, node), node_spans in spans.items():
         capacity = history.plan.scenario.clusters[cluster].static_nodes().get(node)
-        if capacity is not None and (most := _most(node_spans)) > capacity:
+        if capacity is not None and (peak := _peak(node_spans)) > capacity:
             yield Violation(
                 "",
-                f"jobs had {most} CPUs of {cluster}'s {node} at the same time, it has {capacity}",
+                f"jobs had {peak} CPUs of {cluster}'s {node} at the same time, it has {capacity}",
             )
 
 
-def _most(spans: Iterable[tuple[float, float, int]]) -> int:
+def _peak(spans: Iterable[tuple[float, float, int]]) -> int:
     """Return the greatest sum of the weights of overlapping spans (start, end, weight)."""
     changes = [
         change for start, end, weight in spans for change in ((start, 1, weight), (end, 0, -weight))
     ]
-    most = now = 0
+    peak = now = 0
     for _, _, weight in sorted(changes):
         now += weight
-        most = max(most, now)
-    return most
+        peak = max(peak, now)
+    return peak
 
 
 @checker("trace", "record", wanted=lambda history: history.plan.scenario.accounting)
@@ -817,7 +822,7 @@ def accounting_equals_the_trace(history: History) -> Iterator[Violation]:
             records_of[record.name, record.job_id].append(record)
     for trace in sorted(history.traces, key=lambda run: run.start, reverse=True):
         # If a job ran more than once, each run has its own record, with the same start.
-        near = sorted(
+        candidates = sorted(
             (
                 record
                 for record in records_of[trace.name, trace.job_id]
@@ -825,31 +830,31 @@ def accounting_equals_the_trace(history: History) -> Iterator[Violation]:
             ),
             key=lambda record: abs((record.start or 0) - trace.start),
         )
-        if not near:
+        if not candidates:
             text = f"job {trace.job_id} ({trace.name}) has no record of its run on {trace.host}"
             yield Violation(
                 trace.name,
                 text,
-                _written_over(history, trace)
+                _record_overwritten(history, trace)
                 or _start_uncommitted(history, trace)
                 or _record_uncommitted(history, trace),
             )
             continue
-        records_of[trace.name, trace.job_id].remove(near[0])
-        if near[0].state == "RUNNING" and _end_uncommitted(history, near[0]):
+        records_of[trace.name, trace.job_id].remove(candidates[0])
+        if candidates[0].state == "RUNNING" and _end_uncommitted(history, candidates[0]):
             continue  # see no_accepted_job_is_lost
-        if near[0].state not in _KILLED:
-            late = _noticed_late(history, trace, near[0])
-            seen = replace(trace, end=near[0].end) if late else trace
+        if candidates[0].state not in _KILLED:
+            late = _noticed_late(history, trace, candidates[0])
+            seen = replace(trace, end=candidates[0].end) if late else trace
             # A busy slurmd may start a job late; a job whose end slurmctld notices late needs an
             # excuse.
             starts = [at for at in history.log_times.get(trace.key, ()) if at <= trace.start]
-            for text in compare(seen, near[0], hosts_of[trace.cluster], TOLERANCE, starts):
+            for text in compare(seen, candidates[0], hosts_of[trace.cluster], TOLERANCE, starts):
                 yield Violation(trace.name, f"job {trace.job_id} ({trace.name}): {text}")
             if late:
                 text = (
                     f"job {trace.job_id} ({trace.name}): "
-                    f"ended at {trace.end:.0f}, accounting says {near[0].end}"
+                    f"ended at {trace.end:.0f}, accounting says {candidates[0].end}"
                 )
                 yield Violation(trace.name, text, late)
     for (name, job_id), left in records_of.items():
@@ -862,16 +867,16 @@ def accounting_equals_the_trace(history: History) -> Iterator[Violation]:
                 yield Violation(name, text)
 
 
-def _written_over(history: History, trace: JobTrace) -> str:
+def _record_overwritten(history: History, trace: JobTrace) -> str:
     """Return the excuse for a run without a record: a requeue while slurmdbd was upgraded."""
-    again = [
+    restarts = [
         run.start
         for run in history.traces
         if run.name == trace.name and run.restarts > trace.restarts
     ]
-    marks = {f"upgrade {host.name}" for host in history.plan.with_daemon("slurmdbd")}
-    times = [fault.at for fault in history.faults if fault.fault in marks]
-    if not again or not times or not (min(times) <= min(again) and trace.start <= max(times)):
+    upgrades = {f"upgrade {host.name}" for host in history.plan.with_daemon("slurmdbd")}
+    times = [fault.at for fault in history.faults if fault.fault in upgrades]
+    if not restarts or not times or not (min(times) <= min(restarts) and trace.start <= max(times)):
         return ""
     return (
         "the job was requeued while slurmdbd was upgraded, and slurmctld gave both runs one record"
@@ -917,7 +922,7 @@ def _record_uncommitted(history: History, trace: JobTrace) -> str:
 def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:
     """Return the excuse for a late end: slurmctld was down, waited for a sibling, or was slow.
 
-    A slow one logs the end when accounting has it.
+    A slow one logs the end at the time that accounting has.
     """
     if trace.end is None or record.end is None or record.end <= trace.end + TOLERANCE:
         return ""
@@ -955,15 +960,15 @@ def limits_are_kept(history: History) -> Iterator[Violation]:
     """Running jobs and their CPUs never exceed the limits of QOS and accounts, on each cluster."""
     accounting = _accounting(history.plan)
     for name, qos in accounting.qos.items():
-        yield from _over(
+        yield from _exceeded(
             f"QOS {name}", qos.options, [trace for trace in history.traces if trace.qos == name]
         )
     for cluster in history.plan.scenario.clusters:
         accounting = _accounting(history.plan, cluster)
         traces = [trace for trace in history.traces if trace.cluster == cluster]
         for name, account in accounting.accounts.items():
-            below = _below(accounting, name)
-            yield from _over(
+            below = _with_descendants(accounting, name)
+            yield from _exceeded(
                 f"account {name}",
                 account.options,
                 [trace for trace in traces if trace.account in below],
@@ -972,33 +977,34 @@ def limits_are_kept(history: History) -> Iterator[Violation]:
 
 def _has_usage(history: History) -> bool:
     """Return whether fair-share is recorded; without priority/multifactor there is no usage."""
-    nothing = history.accepted and not (history.usage or history.missing.get("usage"))
-    return bool(history.plan.scenario.accounting and not nothing)
+    unrecorded = history.accepted and not (history.usage or history.missing.get("usage"))
+    return bool(history.plan.scenario.accounting and not unrecorded)
 
 
-def _below(accounting: Accounting, name: str) -> set[str]:
+def _with_descendants(accounting: Accounting, name: str) -> set[str]:
     """Return an account and all accounts below it."""
     children = [other for other, account in accounting.accounts.items() if account.parent == name]
-    return {name}.union(*(_below(accounting, child) for child in children))
+    return {name}.union(*(_with_descendants(accounting, child) for child in children))
 
 
-def _over(
-    whose: str, options: Mapping[str, Any], traces: Iterable[JobTrace]
+def _exceeded(
+    owner: str, options: Mapping[str, Any], traces: Iterable[JobTrace]
 ) -> Iterator[Violation]:
+    """Yield the limits in `options`, those of `owner`, that running jobs exceeded."""
     ended = [trace for trace in traces if trace.end is not None]
     for option, limit in _limits(options):
-        for (who, cluster), spans in _grouped(
+        for (of_user, cluster), spans in _job_spans(
             ended, per_user="PerUser" in option, cpus="TRES" in option
         ):
-            if (most := _most(spans)) > limit:
+            if (peak := _peak(spans)) > limit:
                 what = (
-                    f"{most} {'CPUs' if 'TRES' in option else 'jobs'} at the same time on {cluster}"
+                    f"{peak} {'CPUs' if 'TRES' in option else 'jobs'} at the same time on {cluster}"
                 )
-                yield Violation("", f"{whose}{who}: {what}, {option} is {limit}")
+                yield Violation("", f"{owner}{of_user}: {what}, {option} is {limit}")
 
 
 def _accounting(plan: Plan, cluster: str | None = None) -> Accounting:
-    """Return what the scenario says of accounting, with the accounts of a cluster."""
+    """Return the scenario's accounting, with the accounts of a cluster if one is given."""
     scenario = plan.scenario.of_cluster(cluster) if cluster else plan.scenario
     if scenario.accounting is None:
         raise ValueError("this checker is for scenarios with accounting")
@@ -1021,13 +1027,14 @@ def _limits(options: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
                 yield option, limit
 
 
-def _grouped(
+def _job_spans(
     traces: Iterable[JobTrace], *, per_user: bool, cpus: bool
 ) -> Iterable[tuple[tuple[str, str], list[tuple[float, float, int]]]]:
+    """Return when jobs ran, and the weight of each: by user, if `per_user`, and by cluster."""
     spans: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
     for trace in traces:
-        who = f" of {trace.user}" if per_user else ""
-        spans[who, trace.cluster].append(
+        of_user = f" of {trace.user}" if per_user else ""
+        spans[of_user, trace.cluster].append(
             (trace.start, trace.end or trace.start, sum(trace.cpus) if cpus else 1)
         )
     return spans.items()
@@ -1055,7 +1062,7 @@ def usage_of_an_account_is_that_of_its_parts(history: History) -> Iterator[Viola
                 )
 
 
-def _counted(history: History) -> list[str]:
+def _fully_counted(history: History) -> list[str]:
     """Return the clusters whose usage includes every job.
 
     If no limits are enforced, slurmctld does not count the end of a job (_adjust_limit_usage() in
@@ -1063,7 +1070,7 @@ def _counted(history: History) -> list[str]:
     jobs. Some sites reset the usage, or let it decay within hours. priority/basic, the default
     up to 23.02, keeps none: after an upgrade from there, the usage of earlier jobs is missing.
     """
-    names = []
+    clusters = []
     for name in history.plan.clusters_with_limits():
         conf = history.plan.slurm_conf(name)
         begun_on = history.begun_on.get(name, "")
@@ -1073,8 +1080,8 @@ def _counted(history: History) -> list[str]:
         if reset == "NONE" and _SLOW_DECAY.fullmatch(
             str(slurm_options.get(conf, "PriorityDecayHalfLife") or "7-0")
         ):
-            names.append(name)
-    return names
+            clusters.append(name)
+    return clusters
 
 
 def _priority_type(conf: Mapping[str, str], release: str) -> str:
@@ -1082,24 +1089,25 @@ def _priority_type(conf: Mapping[str, str], release: str) -> str:
     return str(slurm_options.get(conf, "PriorityType") or default).lower()
 
 
-def _counts_cpus(history: History) -> bool:
+def _usage_is_cpu_time(history: History) -> bool:
+    """Return whether usage is in CPU seconds, and includes every job of at least one cluster."""
     weighed = any(
         "TRESBillingWeights" in partition_options
         for partition_options in _partition_options(history.plan)
     )
     return (
         _has_usage(history)
-        and bool(_counted(history))
+        and bool(_fully_counted(history))
         and not weighed
         and not any("UsageFactor" in qos.options for qos in _accounting(history.plan).qos.values())
     )
 
 
-@checker("usage", "record", "trace", wanted=_counts_cpus)
+@checker("usage", "record", "trace", wanted=_usage_is_cpu_time)
 def usage_is_that_of_the_jobs(history: History) -> Iterator[Violation]:
     """The usage of a user is at least that of the rehearsal's jobs; the run may have other jobs."""
     cpus_of = {trace.job_id: sum(trace.cpus) for trace in history.traces}
-    for cluster in _counted(history):
+    for cluster in _fully_counted(history):
         used: Counter[tuple[str, str]] = Counter()
         for record in history.records:
             # The elapsed time of a record without an end grows: see no_accepted_job_is_lost.

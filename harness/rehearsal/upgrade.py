@@ -104,13 +104,13 @@ class Step:
 def plan_chain(run: OpenRun, upgrade_options: UpgradeOptions) -> list[Plan]:
     """Return the plan of a run after each upgrade.
 
-    UsageError if the run is not on the releases that the user says it is on, or as
+    UsageError if the run is not on the releases that the user names, or for the reasons of
     `must_be_possible`.
     """
-    named = run.directory.plan(upgrade_options.start)
-    if _changed(run.plan, named):
+    before = run.directory.plan(upgrade_options.start)
+    if _changed_hosts(run.plan, before):
         raise UsageError(
-            f"the run is on {_listed(run.plan.choices())}, not on {_listed(named.choices())}",
+            f"the run is on {_distinct(run.plan.choices())}, not on {_distinct(before.choices())}",
             hint="a run that is up is upgraded from what it is on",
         )
     plans = [run.plan, *map(run.directory.plan, upgrade_options.chain)]
@@ -121,16 +121,15 @@ def plan_chain(run: OpenRun, upgrade_options: UpgradeOptions) -> list[Plan]:
 def must_be_possible(
     scenario_path: Path, provider: Provider, upgrade_options: UpgradeOptions
 ) -> None:
-    """Raise UsageError if a scenario cannot be upgraded, before there is a run of it.
+    """Raise UsageError if a scenario cannot be upgraded, before a run of it is created.
 
-    The reason is that the harness cannot do one of the upgrades, that Slurm does not support it, in
-    which case the hint is a supported chain, or that the newer daemons would refuse the
-    configuration.
+    It cannot if the harness is unable to do one of the upgrades, if Slurm does not support it (the
+    hint is then a supported chain), or if the newer daemons would refuse the configuration.
     """
     start = upgrade_options.start
-    every = [start, *([*start, *choices] for choices in upgrade_options.chain)]
+    all_choices = [start, *([*start, *choices] for choices in upgrade_options.chain)]
     _must_be_possible(
-        provider, [lifecycle.read_plan(scenario_path, provider, choices) for choices in every]
+        provider, [lifecycle.read_plan(scenario_path, provider, choices) for choices in all_choices]
     )
 
 
@@ -139,16 +138,16 @@ def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
     for name in plans[0].releases():
         _must_be_supported(name, plans)
     for older, newer in pairwise(plans):
-        changed = _changed(older, newer)
+        changed = _changed_hosts(older, newer)
         if not changed:
-            raise UsageError(f"all parts are already on {_listed(newer.versions())}")
+            raise UsageError(f"all parts are already on {_distinct(newer.versions())}")
         if own := [host.name for host in changed if host.image]:
             raise UsageError(
                 f"{', '.join(own)}: to upgrade a host with an image of your own, name another image"
             )
-        if going := [host.name for host in changed if host.provision != "static"]:
+        if elastic_hosts := [host.name for host in changed if host.provision != "static"]:
             raise UsageError(
-                f"{hostlist.fold(going)}: hosts that come and go cannot be upgraded yet"
+                f"{hostlist.fold(elastic_hosts)}: hosts that come and go cannot be upgraded yet"
             )
         tree = render(newer)
         try:
@@ -173,7 +172,7 @@ def _must_be_supported(name: str, plans: Sequence[Plan]) -> None:
 
 
 def _supported_path(name: str, plans: Sequence[Plan]) -> str:
-    """Return the releases of a chain for a cluster or slurmdbd, and those that it lacks."""
+    """Return a supported chain for a cluster or slurmdbd: its releases, and those that it lacks."""
     choices = [plan.choices()[name] for plan in plans]
     path = choices[:1]
     for (older, newer), choice in zip(pairwise(plans), choices[1:], strict=True):
@@ -185,8 +184,8 @@ def _supported_path(name: str, plans: Sequence[Plan]) -> str:
     )
 
 
-def _listed(choices: Mapping[str, str]) -> str:
-    """Return what the parts are on: a single release, or several."""
+def _distinct(choices: Mapping[str, str]) -> str:
+    """Return the releases of all parts as text, each once."""
     return ", ".join(sorted({*choices.values()}))
 
 
@@ -210,10 +209,10 @@ def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
 
     The nodes of each cluster are split into `batches`.
     """
-    left = {host.name: host for host in _changed(old, new)}
+    remaining = {host.name: host for host in _changed_hosts(old, new)}
 
-    def take(name: str, hosts: Sequence[Host], cluster: str | None) -> Iterator[Step]:
-        present = [left.pop(host.name) for host in hosts if host.name in left]
+    def step_of(name: str, hosts: Sequence[Host], cluster: str | None) -> Iterator[Step]:
+        present = [remaining.pop(host.name) for host in hosts if host.name in remaining]
         if present:
             yield Step(
                 name,
@@ -222,21 +221,23 @@ def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
                 tuple(node for host in present for node in host.nodes),
             )
 
-    ordered = [*take("slurmdbd", old.with_daemon("slurmdbd"), None)]
+    ordered = [*step_of("slurmdbd", old.with_daemon("slurmdbd"), None)]
     for cluster in old.scenario.clusters:
         controllers = [host for host in old.with_daemon("slurmctld") if host.cluster == cluster]
-        ordered += take(f"slurmctld of {cluster}", controllers, cluster)
+        ordered += step_of(f"slurmctld of {cluster}", controllers, cluster)
     for cluster in old.scenario.clusters:
-        hosts = [host for host in left.values() if host.cluster == cluster]
+        hosts = [host for host in remaining.values() if host.cluster == cluster]
         size = math.ceil(len(hosts) / batches)
         for first in range(0, len(hosts), size or 1):
             batch = hosts[first : first + size]
-            ordered += take(f"nodes {hostlist.fold(host.name for host in batch)}", batch, cluster)
+            ordered += step_of(
+                f"nodes {hostlist.fold(host.name for host in batch)}", batch, cluster
+            )
     return ordered
 
 
 def _named_after_target(step: Step, new: Plan) -> Step:
-    """Return a step of a chain, in which the same hosts are upgraded several times."""
+    """Return a step with its target in its name: a chain upgrades the same hosts several times."""
     version = new.versions()[step.cluster or "slurmdbd"]
     return replace(step, name=f"{step.name} to {version}")
 
@@ -246,7 +247,7 @@ def _with_daemon(run: OpenRun, step: Step, daemon: str) -> list[str]:
     return [host.name for host in run.plan.with_daemon(daemon) if host.name in step.hosts]
 
 
-def _changed(old: Plan, new: Plan) -> list[Host]:
+def _changed_hosts(old: Plan, new: Plan) -> list[Host]:
     return [
         host
         for host, other in zip(old.hosts, new.hosts, strict=True)
@@ -270,7 +271,7 @@ def run(
     plans = plan_chain(run, upgrade_options)
 
     def evaluate(evaluation: Evaluation) -> None:
-        # What cannot be built is known before the older hosts are up.
+        # If something cannot be built, fail before the older hosts are up.
         _prepare(run, plans)
         with lifecycle.provisioned(run, keep=keep), lifecycle.logs_collected(run):
             opened = _with_site_data(run, site) if site else run
@@ -411,18 +412,18 @@ def steps_since(run: OpenRun, begin: int) -> list[Check]:
 def _facts(run: OpenRun, plans: Sequence[Plan]) -> dict[str, Any]:
     """Return the fields of a report that differ between upgrades and a run."""
     now = run.directory.plan()
-    every = [run.plan, *plans]
-    ways = _ways([plan.versions() for plan in every])
-    choices = _ways([plan.choices() for plan in every])
+    all_plans = [run.plan, *plans]
+    paths = _upgrade_paths([plan.versions() for plan in all_plans])
+    choices = _upgrade_paths([plan.choices() for plan in all_plans])
     scenario = run.directory.scenario_path
     return {
         "description": (
-            f"{run.plan.scenario.description} Upgraded while users submit jobs: {', '.join(ways)}."
+            f"{run.plan.scenario.description} Upgraded while users submit jobs: {', '.join(paths)}."
         ).strip(),
         "releases": now.versions(),
         "choices": now.choices(),
         "layout": model.layout(now),
-        "known_faults": [*dict.fromkeys([*run.plan.known_faults(), *known_faults(every)])],
+        "known_faults": [*dict.fromkeys([*run.plan.known_faults(), *known_faults(all_plans)])],
         "command": shlex.join(
             [
                 "harness",
@@ -434,11 +435,13 @@ def _facts(run: OpenRun, plans: Sequence[Plan]) -> dict[str, Any]:
     }
 
 
-def _ways(each: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return NAME=FROM:TO for each part, or a single FROM:TO if it is the same for all."""
-    ways = {name: ":".join(named[name] for named in each) for name in each[0]}
-    same = {*ways.values()}
-    return [*same] if len(same) == 1 else [f"{name}={way}" for name, way in ways.items()]
+def _upgrade_paths(versions: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return NAME=FROM:TO for each part, or a single FROM:TO if all parts have the same."""
+    paths = {
+        name: ":".join(plan_versions[name] for plan_versions in versions) for name in versions[0]
+    }
+    same = {*paths.values()}
+    return [*same] if len(same) == 1 else [f"{name}={path}" for name, path in paths.items()]
 
 
 def _prepare(run: OpenRun, plans: Sequence[Plan]) -> None:
@@ -449,15 +452,15 @@ def _prepare(run: OpenRun, plans: Sequence[Plan]) -> None:
 def upgrade(run: OpenRun, plans: Sequence[Plan], works: Sequence[Work], batches: int = 2) -> None:
     """Upgrade a run to each plan, step by step, while users submit jobs; then let all jobs end.
 
-    The evidence is then gathered. ClusterError names the step whose gate stayed shut; only that
-    step has been rolled back.
+    Finally gather the evidence. ClusterError names the step whose gate stayed shut; only that step
+    has been rolled back.
     """
     _prepare(run, plans)
     interrupted = threading.Event()
 
-    def go() -> None:
+    def upgrade_all() -> None:
         since = time.time() - _FINAL
-        remember(since)
+        record_old_jobs(since)
         for older, newer in pairwise([run.plan, *plans]):
             todo = steps(older, newer, batches)
             if len(plans) > 1:
@@ -465,9 +468,9 @@ def upgrade(run: OpenRun, plans: Sequence[Plan], works: Sequence[Work], batches:
             _upgrade_to(replace(run, plan=older, tree=render(older)), newer, todo, interrupted)
             if interrupted.is_set():
                 return
-        remember(since)
+        record_old_jobs(since)
 
-    def remember(since: float) -> None:
+    def record_old_jobs(since: float) -> None:
         """Record the old jobs in the database, before the first step and after the last one."""
         for cluster, tables in (
             site_data.remembered(run, since).items() if run.plan.scenario.accounting else ()
@@ -476,7 +479,7 @@ def upgrade(run: OpenRun, plans: Sequence[Plan], works: Sequence[Work], batches:
 
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
         try:
-            submit_meanwhile(users, works, lambda: administrator.submit(go))
+            submit_meanwhile(users, works, lambda: administrator.submit(upgrade_all))
         except BaseException:
             interrupted.set()  # the current step is finished first
             raise
@@ -485,7 +488,7 @@ def upgrade(run: OpenRun, plans: Sequence[Plan], works: Sequence[Work], batches:
 def _upgrade_to(
     run: OpenRun, new: Plan, todo: Sequence[Step], interrupted: threading.Event
 ) -> None:
-    """Do the steps to a plan, and record after each which parts are upgraded."""
+    """Do the steps that lead to a plan; after each, record which parts are upgraded."""
     for number, step in enumerate(todo, 1):
         if interrupted.is_set():
             return
@@ -506,8 +509,8 @@ def submit_meanwhile(
 
     If there are too few jobs, call `begin` after the last one.
     """
-    doing: Future[None] | None = None
-    after = _AFTER
+    operation: Future[None] | None = None
+    jobs_left = _AFTER
     started = time.monotonic()
     for work in works:
         time.sleep(max(0, started + work.at - time.monotonic()))
@@ -516,16 +519,16 @@ def submit_meanwhile(
             # If interrupted while a thread starts, the executor would not wait for that thread at
             # the end.
             with interrupts.deferred():
-                doing = begin()
-        if doing and doing.done():
-            doing.result()
-            after -= 1
-            if not after:
+                operation = begin()
+        if operation and operation.done():
+            operation.result()
+            jobs_left -= 1
+            if not jobs_left:
                 return
-    if not doing:
+    if not operation:
         with interrupts.deferred():
-            doing = begin()
-    doing.result()
+            operation = begin()
+    operation.result()
 
 
 def _do_noted(run: OpenRun, new: Plan, step: Step) -> None:
@@ -556,14 +559,14 @@ def _do(run: OpenRun, new: Plan, step: Step) -> None:
         known = _unfinished(run, step)
         _drain(run, step)
         _stop_daemons(run, step)
-        directories = {host: _to_carry(run, host) for host in step.hosts}
+        directories = {host: _directories_to_carry(run, host) for host in step.hosts}
         for host, carried in directories.items():
             provider.stop(run.directory.id, host)
             for number, directory in enumerate(carried):
                 provider.fetch(run.directory.id, host, directory, keep / f"{host}.{number}.tar")
         try:
-            _remake(run, step, new, directories)
-            _gate(run, step, known)
+            _recreate(run, step, new, directories)
+            _wait_at_gate(run, step, known)
         except HarnessError as error:
             run.say(f"{step.name}: {error}; rolling back")
             for host in step.hosts:
@@ -571,8 +574,8 @@ def _do(run: OpenRun, new: Plan, step: Step) -> None:
                     provider.fetch(
                         run.directory.id, host, "/var/log/slurm", keep / f"{host}.failed.tar"
                     )
-            _remake(run, step, run.plan, directories)
-            _gate(run, step, set())
+            _recreate(run, step, run.plan, directories)
+            _wait_at_gate(run, step, set())
             raise ClusterError(
                 f"{step.name} could not be upgraded and was rolled back: {error}"
             ) from error
@@ -632,8 +635,8 @@ def _stop_daemons(run: OpenRun, step: Step) -> None:
         run.ssh.run(host, ["sh", "-c", _DUMP], timeout=site_data.PATIENCE)
 
 
-def _to_carry(run: OpenRun, name: str) -> list[str]:
-    """Return the directories to carry over to the new host, except those on disks that remain."""
+def _directories_to_carry(run: OpenRun, name: str) -> list[str]:
+    """Return the directories to copy to the recreated host; those on its disks remain."""
     host = run.plan.host(name)
     wanted = ["/var/log/slurm", SHARED_DIRECTORY]
     if "mariadb" in host.daemons:
@@ -648,13 +651,13 @@ def _to_carry(run: OpenRun, name: str) -> list[str]:
     return [directory for directory in wanted if directory in existing and directory not in disks]
 
 
-def _remake(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[str]]) -> None:
+def _recreate(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[str]]) -> None:
     """Recreate the step's hosts from a plan with the data of the old hosts, and start them."""
     directory = run.directory
     provider = ability(run.provider, CanRecreate, "upgrade")
     tree, secrets = render(plan), directory.secrets()
 
-    def remake(name: str) -> None:
+    def recreate(name: str) -> None:
         host = plan.host(name)
         # slurmdbd must not see a database before the dump is loaded.
         daemons = tuple(daemon for daemon in host.daemons if daemon != "slurmdbd")
@@ -684,10 +687,10 @@ def _remake(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[st
             )
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(remake, step.hosts))
+        list(pool.map(recreate, step.hosts))
 
 
-def _dead(run: OpenRun, step: Step) -> list[str]:
+def _failed_daemons(run: OpenRun, step: Step) -> list[str]:
     """Return the daemons of a step that have failed, according to systemd."""
     failures = []
     for daemon in ("slurmdbd", "slurmctld"):
@@ -699,7 +702,7 @@ def _dead(run: OpenRun, step: Step) -> list[str]:
     return failures
 
 
-def _gate(run: OpenRun, step: Step, known: set[int]) -> None:
+def _wait_at_gate(run: OpenRun, step: Step, known: set[int]) -> None:
     """Wait until daemons, nodes, jobs and federations are back after a step.
 
     WaitTimeout names what is missing.
@@ -707,8 +710,8 @@ def _gate(run: OpenRun, step: Step, known: set[int]) -> None:
     clusters = slurm.clusters(run.ssh, run.plan)
 
     def missing() -> list[str]:
-        if dead := _dead(run, step):
-            return dead
+        if failed := _failed_daemons(run, step):
+            return failed
         problems = []
         for cluster in clusters.values():
             if run.plan.scenario.accounting:

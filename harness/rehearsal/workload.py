@@ -25,7 +25,7 @@ _REQUEUES_ITSELF = (
 class Work:
     """A job to submit `at` seconds after the start.
 
-    It depends on the work whose number is `after`.
+    It depends on the job whose number is `after`.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of work: its share of all works, and what it requests."""
+    """A kind of job: its share of all jobs, and what it requests."""
 
     share: int
     body: Callable[[random.Random], str]
@@ -57,7 +57,7 @@ def _short(chance: random.Random) -> str:
 
 
 def _wide(chance: random.Random, cluster: Cluster) -> Sequence[str]:
-    nodes, limits = _room(cluster)
+    nodes, limits = _default_partition(cluster)
     return [
         f"--nodes={chance.randint(1, min(4, len(nodes), limits.get('maxnodes', 4)))}",
         "--ntasks-per-node=1",
@@ -65,12 +65,12 @@ def _wide(chance: random.Random, cluster: Cluster) -> Sequence[str]:
 
 
 def _big(chance: random.Random, cluster: Cluster) -> Sequence[str]:
-    nodes, limits = _room(cluster)
+    nodes, limits = _default_partition(cluster)
     most = min(nodes.values())
     return [f"--cpus-per-task={chance.randint(1, min(most, limits.get('maxcpuspernode', most)))}"]
 
 
-def _room(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:
+def _default_partition(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:
     """Return the default partition's nodes with their CPUs, and its limits by lower-case name."""
     nodes = cluster.static_nodes()
     for partition in cluster.partitions.values():
@@ -109,13 +109,13 @@ _KINDS = (
 def generate(
     scenario: Scenario, jobs: int, seconds: float, seed: int, *, stay: bool = False
 ) -> list[Work]:
-    """Return `jobs` works of all kinds, spread at random over `seconds`.
+    """Return `jobs` jobs of all kinds, spread at random over `seconds`.
 
-    The same seed gives the same works. With `stay`, every job stays on the cluster that it is
+    The same seed gives the same jobs. With `stay`, every job stays on the cluster that it is
     submitted to. UsageError if no user can submit jobs, or no node is static.
     """
     chance = random.Random(seed)  # noqa: S311  reproducible, not secret
-    users, clusters = _who_and_where(scenario)
+    users, clusters = _users_and_clusters(scenario)
     times = sorted(chance.uniform(0, seconds) for _ in range(jobs))
     federated = {
         name for federation in scenario.federations.values() for name in federation.clusters
@@ -149,13 +149,13 @@ def generate(
 
 
 def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
-    """Return the works of a trace in the Standard Workload Format, `speed` times as fast.
+    """Return the jobs of a trace in the Standard Workload Format, `speed` times as fast.
 
     Times shrink, sizes do not: a job that requests more than a cluster has gets the whole cluster.
     Jobs that never ran, and lines about parts of a job, are left out; jobs that failed in the trace
     fail again. UsageError names an invalid line.
     """
-    users, clusters = _who_and_where(scenario)
+    users, clusters = _users_and_clusters(scenario)
     works: list[Work] = []
     number_of: dict[float, int] = {}
     for job in _jobs(trace):
@@ -200,7 +200,7 @@ def _jobs(trace: str) -> Iterator[SwfJob]:
             yield job
 
 
-def _who_and_where(scenario: Scenario) -> tuple[list[str], dict[str, Cluster]]:
+def _users_and_clusters(scenario: Scenario) -> tuple[list[str], dict[str, Cluster]]:
     clusters = {
         name: cluster for name, cluster in scenario.clusters.items() if cluster.static_nodes()
     }

@@ -116,7 +116,7 @@ def html(
     for job in report.jobs:
         states.setdefault(job["cluster"], Counter())[job["state"]] += 1
     jobs: dict[str, list[dict[str, Any]]] = {}
-    for job in _shown(report.jobs):
+    for job in _listed_jobs(report.jobs):
         jobs.setdefault(job["cluster"], []).append(job)
     return environment.get_template("report.html.j2").render(
         report=report,
@@ -137,13 +137,15 @@ def html(
     )
 
 
-def _shown(jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _listed_jobs(jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the jobs that the page lists, in their order.
 
     If there are too many, those that did not complete come before those that did.
     """
-    by_outcome = sorted(range(len(jobs)), key=lambda number: jobs[number]["state"] == "COMPLETED")
-    return [jobs[number] for number in sorted(by_outcome[:_MOST_JOBS])]
+    unfinished_first = sorted(
+        range(len(jobs)), key=lambda number: jobs[number]["state"] == "COMPLETED"
+    )
+    return [jobs[number] for number in sorted(unfinished_first[:_MOST_JOBS])]
 
 
 def repeat(report: Report) -> str:

@@ -243,9 +243,9 @@ def compare(reports_of: Mapping[Path, Report]) -> dict[str, Any]:
     Lists have a value for each run, or None. Only checks whose outcomes differ are included.
     """
 
-    def side_by_side(of_each: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        names = dict.fromkeys(name for values in of_each for name in values)
-        return {name: [values.get(name) for values in of_each] for name in names}
+    def side_by_side(values_of_runs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+        names = dict.fromkeys(name for values in values_of_runs for name in values)
+        return {name: [values.get(name) for values in values_of_runs] for name in names}
 
     reports = [*reports_of.values()]
     outcomes = side_by_side(

@@ -105,7 +105,7 @@ class Timeline:
 
 def timeline(report: Report, events: Sequence[Mapping[str, Any]]) -> Timeline | None:
     """Draw a report's jobs, stages, checks, faults and nodes; None if nothing has a time."""
-    rows = {("", name): spans for name, spans in _around(report, events).items() if spans}
+    rows = {("", name): spans for name, spans in _run_spans(report, events).items() if spans}
     lane_of: dict[str, tuple[str, str]] = {}
     for cluster, nodes in _nodes(report, events).items():
         lane_of |= lanes(cluster, nodes)
@@ -201,8 +201,8 @@ def faults(events: Iterable[Mapping[str, Any]]) -> list[Span]:
     return sorted(spans, key=lambda span: span.begin)
 
 
-def _around(report: Report, events: Sequence[Mapping[str, Any]]) -> dict[str, list[Span]]:
-    """Return what does not belong to one cluster: stages, the checks in the report, faults."""
+def _run_spans(report: Report, events: Sequence[Mapping[str, Any]]) -> dict[str, list[Span]]:
+    """Return the spans of the whole run: stages, the checks in the report, faults."""
     in_report = {check.id for check in report.checks}
     checks = {
         event["id"]: event
@@ -212,11 +212,13 @@ def _around(report: Report, events: Sequence[Mapping[str, Any]]) -> dict[str, li
     stages = [event for event in events if event["kind"] == "stage"]
     return {
         "stages": [
-            _lasted(event, "stage", f"{event['name']}, {event['seconds']} s", str(event["name"]))
+            _event_span(
+                event, "stage", f"{event['name']}, {event['seconds']} s", str(event["name"])
+            )
             for event in stages
         ],
         "checks": [
-            _lasted(
+            _event_span(
                 event,
                 f"check {event['outcome']}",
                 f"{event['outcome']}: {event['id']}, {event['seconds']} s",
@@ -230,7 +232,7 @@ def _around(report: Report, events: Sequence[Mapping[str, Any]]) -> dict[str, li
     }
 
 
-def _lasted(event: Mapping[str, Any], kind: str, title: str, label: str = "") -> Span:
+def _event_span(event: Mapping[str, Any], kind: str, title: str, label: str = "") -> Span:
     """Return the span of an event that is written when it is over."""
     end = seconds(event)
     return Span(kind, end - event["seconds"], end, title, label)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from harness import releases, slurm_options
 
-_DATA = Path(releases.__file__).parent / "simulated_time.toml"
-# The rate of real time, at which no setting changes.
-_SLOWEST = 1.0
+_SETTINGS_FILE = Path(releases.__file__).parent / "simulated_time.toml"
+# The rate at which the clock is that of real time: no setting changes.
+_REAL_TIME = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TimeSetting:
 
 @dataclass(frozen=True, slots=True)
 class ScaledSetting:
-    """What a setting is in the user's configuration, and in a simulation."""
+    """A setting with its value in the user's configuration, and in a simulation."""
 
     file: str
     name: str
@@ -54,7 +54,7 @@ class ScaledSetting:
 @cache
 def known() -> tuple[TimeSetting, ...]:
     """Return all settings that the rate changes."""
-    entries = tomllib.loads(_DATA.read_text())["setting"]
+    entries = tomllib.loads(_SETTINGS_FILE.read_text())["setting"]
     return tuple(
         TimeSetting(**{**entry, "unless": tuple(entry.get("unless", ()))}) for entry in entries
     )
@@ -63,11 +63,11 @@ def known() -> tuple[TimeSetting, ...]:
 def scaled(
     file: str, options: Mapping[str, str], rate: float
 ) -> tuple[dict[str, str], list[ScaledSetting]]:
-    """Return the options of a file to override in a simulation at a rate, and what was changed.
+    """Return the options of a file to override in a simulation at a rate, and what changes.
 
-    `options` are all of the file. At the rate 1 nothing changes.
+    `options` are all options of the file. At the rate 1 nothing changes.
     """
-    if rate <= _SLOWEST:
+    if rate <= _REAL_TIME:
         return {}, []
     overrides: dict[str, str] = {}
     changes: list[ScaledSetting] = []
@@ -75,7 +75,11 @@ def scaled(
         if setting.file != file:
             continue
         value = overrides.get(setting.option) or slurm_options.get(options, setting.option) or ""
-        own, new = _of_word(setting, value, rate) if setting.word else _of(setting, value, rate)
+        own, new = (
+            _scaled_word(setting, value, rate)
+            if setting.word
+            else _scaled_option(setting, value, rate)
+        )
         if own == new:
             continue
         overrides[setting.option] = _with_word(value, setting.word, new) if setting.word else new
@@ -83,38 +87,38 @@ def scaled(
     return overrides, changes
 
 
-def _of(setting: TimeSetting, value: str, rate: float) -> tuple[str, str]:
+def _scaled_option(setting: TimeSetting, value: str, rate: float) -> tuple[str, str]:
     own = value or str(setting.default)
-    return own, setting.fixed or _times(setting, own, rate)
+    return own, setting.fixed or _scaled_value(setting, own, rate)
 
 
-def _of_word(setting: TimeSetting, value: str, rate: float) -> tuple[str, str]:
-    own = _word(value, setting.word) or (
-        _word(value, setting.default_word) if setting.default_word else ""
+def _scaled_word(setting: TimeSetting, value: str, rate: float) -> tuple[str, str]:
+    own = _word_value(value, setting.word) or (
+        _word_value(value, setting.default_word) if setting.default_word else ""
     )
     own = own or str(setting.default)
-    return own, _times(setting, own, rate)
+    return own, _scaled_value(setting, own, rate)
 
 
-def _times(setting: TimeSetting, own: str, rate: float) -> str:
-    """Return a value times the rate, at most what Slurm accepts; other texts stay as they are."""
+def _scaled_value(setting: TimeSetting, own: str, rate: float) -> str:
+    """Return a value times the rate, at most what Slurm accepts; other texts are unchanged."""
     if not re.fullmatch(r"\d+", own) or int(own) in setting.unless:
         return own
     return str(max(int(own), min(round(int(own) * rate), setting.most)))
 
 
-def _word(value: str, word: str) -> str:
-    """Return the value of a word.
+def _word_value(value: str, word: str) -> str:
+    """Return the value of a word in an option's value; "" if it has no such word.
 
-    >>> _word("defer,bf_max_time=60", "bf_max_time")
+    >>> _word_value("defer,bf_max_time=60", "bf_max_time")
     '60'
     """
-    found = re.search(rf"(?:^|,)\s*{word}=([^,]*)", value, re.IGNORECASE)
-    return found[1] if found else ""
+    match = re.search(rf"(?:^|,)\s*{word}=([^,]*)", value, re.IGNORECASE)
+    return match[1] if match else ""
 
 
 def _with_word(value: str, word: str, new: str) -> str:
-    """Return a value with a word set.
+    """Return an option's value with one word replaced or added.
 
     >>> _with_word("defer,bf_max_time=60,x", "bf_max_time", "90"), _with_word("", "a", "1")
     ('defer,x,bf_max_time=90', 'a=1')

@@ -94,9 +94,9 @@ def outcomes(
 ) -> list[JobOutcome]:
     """Return the outcome of each job of a trace.
 
-    `refused` has messages of sbatch by key, `held` the seconds for each reason by KEY.INDEX, and
-    `suspensions` from when to when jobs were suspended. These and `end`, that of the simulation,
-    are in seconds since the beginning.
+    `refused` has sbatch's messages by key. By KEY.INDEX, `held` has the seconds for which a job
+    waited for each reason, and `suspensions` the spans in which it was suspended. Spans and `end`,
+    the end of the simulation, are in seconds since the beginning.
     """
     rows: dict[tuple[str, str], list[_Row]] = {}
     for line in printed["sacct"].splitlines():
@@ -104,24 +104,24 @@ def outcomes(
         for index in _indices(row.job_id):
             rows.setdefault((row.name, index), []).append(row)
     waiting = _pending(printed["squeue"])
-    found = []
+    job_outcomes = []
     for submission in submissions:
         for index, job in submission.jobs.items():
-            of_job = rows.get((submission.key, index), [])
+            job_rows = rows.get((submission.key, index), [])
             message = refused.get(submission.key, "")
             pending = waiting.get((submission.key, index))
-            outcome = _outcome(job, of_job, begin, message, pending)
+            outcome = _outcome(job, job_rows, begin, message, pending)
             name = f"{submission.key}.{index}"
             suspended = suspensions.get(name, ())
-            found.append(
+            job_outcomes.append(
                 replace(
                     outcome,
                     held=tuple(held.get(name, {}).items()),
-                    runs=tuple(_runs(of_job, begin, end, suspended)),
+                    runs=tuple(_runs(job_rows, begin, end, suspended)),
                     preemptions=outcome.preemptions + len(suspended),
                 )
             )
-    return found
+    return job_outcomes
 
 
 def _runs(
@@ -216,13 +216,13 @@ def _indices(job_id: str) -> Iterator[str]:
 
 def _pending(text: str) -> dict[tuple[str, str], _Pending]:
     """Return pending jobs by name and index."""
-    found = {}
+    pending = {}
     for line in text.splitlines():
         job_id, index, state, reason, account, partition, qos, name = line.split("|", 7)
         if state == "PENDING":
-            place = (name, "" if index == "N/A" else index)
-            found[place] = _Pending(int(job_id), reason, account, partition, qos)
-    return found
+            key = (name, "" if index == "N/A" else index)
+            pending[key] = _Pending(int(job_id), reason, account, partition, qos)
+    return pending
 
 
 def numbers(sdiag: str) -> dict[str, float]:
@@ -231,7 +231,7 @@ def numbers(sdiag: str) -> dict[str, float]:
     >>> numbers("Main schedule statistics (microseconds):\n\tTotal cycles: 7\n")
     {'Total cycles': 7.0}
     """
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     prefix = ""
     for line in sdiag.splitlines():
         if line.startswith("Remote Procedure Call"):
@@ -240,8 +240,8 @@ def numbers(sdiag: str) -> dict[str, float]:
             prefix = "bf "
         name, _, value = line.strip().partition(":")
         if re.fullmatch(r"\s*-?\d+(\.\d+)?", value):
-            found[f"{prefix}{name.strip()}"] = float(value)
-    return found
+            values[f"{prefix}{name.strip()}"] = float(value)
+    return values
 
 
 def fairness(sshare: str) -> Iterator[tuple[str, str, float, float]]:

@@ -200,8 +200,8 @@ def _difference(
     threshold = threshold_of(before, after, measure_.resolution, _T_99_9 if group else _T_99)
     verdict: Verdict = "unknown"
     if threshold is not None and not first.problems and not second.problems:
-        apart = max(before) < min(after) or max(after) < min(before)
-        beyond = apart and abs(fmean(after) - fmean(before)) > threshold
+        disjoint = max(before) < min(after) or max(after) < min(before)
+        beyond = disjoint and abs(fmean(after) - fmean(before)) > threshold
         verdict = "beyond the spread" if beyond else "within the spread"
     yield Difference(measure_, group, first.name, second.name, before, after, threshold, verdict)
 
@@ -212,7 +212,7 @@ def threshold_of(
     resolution: float,
     quantiles: Sequence[float] = _T_99,
 ) -> float | None:
-    """Return what a difference of the means must exceed; None if nothing is known of chance.
+    """Return what a difference of the means must exceed; None if the effect of chance is unknown.
 
     >>> threshold_of([1], [100], 1) is None
     True
@@ -245,15 +245,17 @@ def _statements(policies: Sequence[Policy], differences: Sequence[Difference]) -
                 "lower bounds"
             )
     for first, second in combinations(policies, 2):
-        of_pair = [
+        pair_differences = [
             difference
             for difference in differences
             if (difference.first, difference.second) == (first.name, second.name)
         ]
-        yield from _of_pair(first, second, of_pair)
+        yield from _pair_statements(first, second, pair_differences)
 
 
-def _of_pair(first: Policy, second: Policy, differences: Sequence[Difference]) -> Iterator[str]:
+def _pair_statements(
+    first: Policy, second: Policy, differences: Sequence[Difference]
+) -> Iterator[str]:
     pair = f"{first.name} and {second.name}"
     if first.problems or second.problems:
         return
@@ -289,10 +291,10 @@ def _values(difference: Difference) -> str:
 
 
 def _direction(difference: Difference) -> str:
-    of_time = difference.measure.unit == "s"
+    is_duration = difference.measure.unit == "s"
     if difference.change < 0:
-        return "shorter" if of_time else "lower"
-    return "longer" if of_time else "higher"
+        return "shorter" if is_duration else "lower"
+    return "longer" if is_duration else "higher"
 
 
 def shown(value: float | None, unit: str) -> str:

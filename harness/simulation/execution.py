@@ -92,7 +92,7 @@ class Policy:
 def must_be_possible(scenario: Scenario) -> None:
     """Raise UsageError if a scenario has something that a simulation does not support."""
     (name, cluster), *more = scenario.clusters.items()
-    wrong = {
+    unsupported = {
         "several clusters": bool(more),
         "federations": bool(scenario.federations),
         "nodes that are powered up and down": cluster.elastic() or _saves_power(cluster),
@@ -100,9 +100,9 @@ def must_be_possible(scenario: Scenario) -> None:
         "nodes shared with Kubernetes": bool(cluster.kubernetes),
         "several sites": len(scenario.sites) > 1,
     }
-    if found := [what for what, is_so in wrong.items() if is_so]:
+    if present := [what for what, is_present in unsupported.items() if is_present]:
         raise UsageError(
-            f"a simulation does not support {', '.join(found)}",
+            f"a simulation does not support {', '.join(present)}",
             hint="simulate one cluster of static nodes: change a copy of the scenario",
         )
     fixed = [name for name, facts in cluster.reservations.items() if _at_a_fixed_time(facts)]
@@ -150,7 +150,7 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
     """
     run = policy.run
     with lifecycle.stage(run, f"simulate {policy.name} {repeat}"):
-        _begin(policy)
+        _restart_daemons(policy)
         interrupted = None
         facts = _Drive()
         try:
@@ -160,7 +160,7 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
                 raise
             interrupted = error
         with interrupts.ignored():
-            simulation = _gathered(policy, repeat, facts)
+            simulation = _gather(policy, repeat, facts)
         if interrupted:
             interrupted.simulation = simulation  # type: ignore[attr-defined]
             raise interrupted
@@ -198,12 +198,12 @@ class _Drive:
                 self.suspensions, self.due = report["suspensions"], report["due"]
 
 
-def _begin(policy: Policy) -> None:
-    """Restart all daemons without jobs and usage, on a new simulated clock."""
+def _restart_daemons(policy: Policy) -> None:
+    """Restart all daemons on a new simulated clock, without jobs and with the initial usage."""
     run, hosts = policy.run, policy.run.plan.hosts
     seconds = _usage_of_associations(policy)
     stop(run)
-    _everywhere(hosts, lambda host: _install(run, host))
+    _on_each_host(hosts, lambda host: _install(run, host))
     facts = [_ask(run, host, {"verb": "facts"}) for host in hosts]
     _must_share_a_clock(hosts, facts)
     epoch = max(facts[0]["real"], policy.not_before)
@@ -218,13 +218,13 @@ def _begin(policy: Policy) -> None:
         state,
         (slurm_options.get(conf, "SlurmdSpoolDir") or "/var/spool/slurmd").replace("%n", "*"),
     ]
-    _everywhere(hosts, partial(_ask, run, request={"verb": "wipe", "patterns": saved}))
+    _on_each_host(hosts, partial(_ask, run, request={"verb": "wipe", "patterns": saved}))
     if seconds:
         _ask(run, policy.controller, {"verb": "save", "path": file, "content": content})
     # At the low rate, daemons have time to start.
     rates = {"rate": policy.rates.low, "top": policy.rates.top}
     _ask(run, policy.controller, {"verb": "make_clock", "epoch": epoch, **rates})
-    _everywhere(hosts, partial(_ask, run, request={"verb": "use_clock"}))
+    _on_each_host(hosts, partial(_ask, run, request={"verb": "use_clock"}))
     _start(run)
 
 
@@ -235,12 +235,12 @@ def _usage_of_associations(policy: Policy) -> list[tuple[int, float]]:
     cluster = slurm.clusters(policy.run.ssh, policy.run.plan)[policy.cluster]
     listing = ("sacctmgr", "--parsable2", "--noheader", "show", "associations")
     printed = cluster.run(*listing, f"cluster={policy.cluster}", "format=ID,Account,User,Partition")
-    found = []
+    usages = []
     for line in printed.stdout.splitlines():
         association, account, user, partition = line.split("|")
         if not partition and (account, user) in policy.usage:
-            found.append((int(association), policy.usage[account, user]))
-    return found
+            usages.append((int(association), policy.usage[account, user]))
+    return usages
 
 
 def _must_share_a_clock(hosts: Sequence[Host], facts: Sequence[dict[str, Any]]) -> None:
@@ -264,21 +264,21 @@ def stop(run: OpenRun) -> None:
         "pkill -9 -x slurmstepd; "
         f"fuser -sk {host_side.HOME}/ends/* 2> /dev/null; true"
     )
-    _everywhere(run.plan.hosts, partial(_shell, run, script=script))
+    _on_each_host(run.plan.hosts, partial(_shell, run, script=script))
 
 
 def _start(run: OpenRun) -> None:
     """Start Slurm's daemons, and wait until the cluster accepts jobs."""
     for daemon in ("slurmdbd", "slurmctld", "slurmd"):
         start = partial(_shell, run, script=f"systemctl start {daemon}")
-        _everywhere(run.plan.with_daemon(daemon), start)
+        _on_each_host(run.plan.with_daemon(daemon), start)
         if daemon == "slurmdbd":
             _wait_for_slurmdbd(run)
     slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
     # The scenario's own reservations, at times of the simulated clock.
     clock = " ".join(f"{name}={value}" for name, value in host_side.ENVIRONMENT.items())
     reserve = partial(_shell, run, script=f"{clock} /usr/local/sbin/slurm-reservations")
-    _everywhere(run.plan.with_reservations(), reserve)
+    _on_each_host(run.plan.with_reservations(), reserve)
 
 
 def _wait_for_slurmdbd(run: OpenRun) -> None:
@@ -380,7 +380,7 @@ def _skew(run: OpenRun) -> float:
     return max(float(_ask(run, host, {"verb": "skew"})) for host in run.plan.hosts)
 
 
-def _gathered(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
+def _gather(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
     """Return the outcomes of all jobs from accounting, and keep what Slurm's commands printed."""
     run = policy.run
     cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]
@@ -434,9 +434,9 @@ def _cpus(scenario: Scenario) -> int:
     return sum(hostlist.count(group.name) * group.counted_cpus() for group in cluster.nodes)
 
 
-def _everywhere(hosts: Sequence[Host], do: Callable[[Host], object]) -> None:
+def _on_each_host(hosts: Sequence[Host], action: Callable[[Host], object]) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(do, hosts))
+        list(pool.map(action, hosts))
 
 
 def _install(run: OpenRun, host: Host) -> None:

@@ -29,7 +29,7 @@ _LONGEST = 0.5  # run time, relative to the length of the trace
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """What the jobs have in common that a user submits one after the other."""
+    """What the jobs that a user submits one after the other have in common."""
 
     begin: float
     user: str
@@ -142,7 +142,7 @@ def _session(
     most_nodes: int,
     cpus_per_node: int,
 ) -> _Session:
-    user, account = users[_rank(random, len(users))]
+    user, account = users[_skewed_index(random, len(users))]
     partitions, qos, gres = choices
     if random.random() < _SERIAL:
         nodes, tasks = 1, min(2 ** random.randrange(4), cpus_per_node)
@@ -154,8 +154,8 @@ def _session(
         begin=begin,
         user=user,
         account=account,
-        partition=partitions[_rank(random, len(partitions))] if partitions else None,
-        qos=qos[_rank(random, len(qos))] if qos else None,
+        partition=partitions[_skewed_index(random, len(partitions))] if partitions else None,
+        qos=qos[_skewed_index(random, len(qos))] if qos else None,
         gres=random.choice(gres) if gres and random.random() < _WITH_GRES else None,
         nodes=nodes,
         tasks=tasks,
@@ -165,8 +165,8 @@ def _session(
     )
 
 
-def _rank(random: Random, count: int) -> int:
-    """Return an index below `count`, each less often than the one before."""
+def _skewed_index(random: Random, count: int) -> int:
+    """Return a random index below `count`; each is less likely than the one before."""
     return random.choices(range(count), [1 / (rank + 1) for rank in range(count)])[0]
 
 
@@ -175,7 +175,7 @@ def _jobs(
 ) -> Iterator[TraceJob]:
     """Yield the jobs of a session; the numbers of their identifiers begin after `number`.
 
-    A run time is not in seconds yet, and a limit is missing.
+    Their run times and limits are relative: `_scaled` turns them into seconds.
     """
     count = min(1 + int(random.expovariate(1 / 4)), most)
     array = str(number + 1) if session.kind == "array" and count > 1 else None
@@ -190,7 +190,7 @@ def _jobs(
             id=str(own),
             submit=round(at, 1),
             run_time=run_time,
-            # The ratio of limit and run time: `_scaled` turns it into seconds.
+            # The ratio of limit and run time, times 1000.
             limit=int(1000 * (0.6 if reaches else session.overestimate)),
             nodes=session.nodes,
             tasks=session.tasks,
@@ -206,7 +206,7 @@ def _jobs(
 
 
 def _scaled(jobs: Sequence[TraceJob], wanted: float, longest: float) -> list[TraceJob]:
-    """Return the jobs with run times in seconds that add up to the wanted work, and with limits."""
+    """Return the jobs with limits, and with run times in seconds that add up to the wanted work."""
 
     def run_time(job: TraceJob, factor: float) -> float:
         return round(min(max(job.run_time * factor, 1), longest), 1)

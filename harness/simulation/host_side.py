@@ -6,8 +6,8 @@ Jobs do not sleep. A job's script announces itself in the named pipe `news`, and
 from a pipe of its own, into which `drive` writes when the simulated clock shows the job's start
 plus its run time. So the delay of a job's start does not lengthen the job, an idle job costs
 nothing, and the clock may change its rate. The time in which a job is suspended does not count:
-Slurm sends SIGTSTP before it stops a job, and SIGCONT when the job goes on, and the script passes
-both on.
+Slurm sends SIGTSTP before it stops a job, and SIGCONT when the job goes on, and the script reports
+both.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ _DROP_IN = "simulated-clock.conf"
 # See images/simulated_clock.c: sequence, unused, rate, top; began, realtime, monotonic.
 _PAGE = struct.Struct("<IIddqqq")
 _SECOND = 10**9
-# How often the progress is reported, and the job queue read, in real seconds.
+# How often progress is reported and the job queue is read, in real seconds.
 _REPORT_EVERY = 1.0
 _SUBMITTERS = 4
-# How long the driver waits at once, in real seconds.
+# The shortest and longest time for which the driver waits, in real seconds.
 _SHORTEST, _LONGEST = 0.001, 0.2
-# In real seconds: how often the governor looks, how far ahead, and how long the rate stays low
-# after work. Work is more than this part of a CPU.
+# In real seconds: how often the governor looks, how far it looks ahead, and how long the rate stays
+# low after work. A load above _BUSY CPUs counts as work.
 _LOOK_EVERY = 0.004
 _AHEAD = 0.02
 _BUSY = 0.3
 _REST = 0.02
-# Time constant of the load that the governor sees, and after which time an answer is slow.
+# In real seconds: the time constant of the load that the governor sees, and when an answer is slow.
 _RECENT = 0.1
 _SLOW_ANSWER = 0.2
-# Simulated seconds that may pass until the governor looks again, and for how long it remembers how
-# late it looked, in real seconds.
+# The most simulated seconds that may pass until the governor looks again, and for how many real
+# seconds it remembers how late it looked.
 _FARTHEST = 0.6
 _DELAYS = 1.0
-# Reasons of pending jobs that no passage of time removes: squeue(1), JOB REASON CODES.
+# Reasons of pending jobs that do not go away with time: squeue(1), JOB REASON CODES.
 _FOREVER = {
     "DependencyNeverSatisfied",
     "JobHeldAdmin",
@@ -71,7 +71,7 @@ _FOREVER = {
     "InvalidAccount",
     "InvalidQOS",
 }
-# Without a running job and without a change, simulated seconds after which the rest waits forever.
+# Simulated seconds without a running job or any change, after which the other jobs wait forever.
 _STANDSTILL = 6 * 3600
 
 
@@ -198,16 +198,16 @@ class Governor:
     """Changes the rate of the clock: `top` while nothing happens, at most `low` while Slurm works.
 
     Slurm does not work any faster than usual, so a fast clock would delay starts and ends of jobs.
-    Slurm works while its daemons on this host compute or wait for a CPU, until sbatch answers, just
-    before a job is submitted or ends, and until the end is recorded. On a busy machine, work takes
-    longer, by the time that it waits for a CPU; the rate falls in proportion, but not below that of
+    Slurm is at work while its daemons on this host compute or wait for a CPU, until sbatch answers,
+    just before a job is submitted or ends, and until the end is recorded. On a busy machine, work
+    takes longer, because it waits for a CPU; the rate falls in proportion, but not below that of
     real time.
     """
 
     def __init__(self, clock: Clock, low: float, top: float) -> None:
         self.clock, self.low, self.top = clock, low, top
-        # The simulated time of the next event, since when each sbatch has not answered, and since
-        # when the slurmstepd of a job that was ended, by its process, has not.
+        # The simulated time of the next event; since when each sbatch has not answered; and since
+        # when each slurmstepd of an ended job, by process id, has not exited.
         self.next_event = 0.0
         self.submitting: dict[str, float] = {}
         self.ending: dict[int, float] = {}
@@ -218,16 +218,16 @@ class Governor:
             threading.Thread(target=self._govern, daemon=True).start()
 
     def _govern(self) -> None:
-        before, (usage, waiting) = time.monotonic(), self._work()
+        before, (usage, waiting) = time.monotonic(), self._cpu_times()
         busy_until, recent_usage, recent_waiting, longest = before, 0.0, 0.0, 0.0
         while True:
             time.sleep(_LOOK_EVERY)
-            moment, (usage_now, waiting_now) = time.monotonic(), self._work()
+            moment, (usage_now, waiting_now) = time.monotonic(), self._cpu_times()
             passed = moment - before
-            fade = math.exp(-passed / _RECENT)
-            recent_usage = recent_usage * fade + usage_now - usage
-            recent_waiting = recent_waiting * fade + waiting_now - waiting
-            # It ends once slurmctld has answered that it has recorded the end of the job.
+            decay = math.exp(-passed / _RECENT)
+            recent_usage = recent_usage * decay + usage_now - usage
+            recent_waiting = recent_waiting * decay + waiting_now - waiting
+            # A slurmstepd exits once slurmctld has confirmed that it recorded the end of the job.
             for process in [*self.ending]:
                 if not os.path.exists(f"/proc/{process}"):
                     del self.ending[process]
@@ -242,13 +242,13 @@ class Governor:
                 rate = max(1.0, float(int(self.low / max(1.0, stretch))))
             if moment - min(unanswered, default=moment) > _SLOW_ANSWER:
                 rate = 1.0
-            # Where this process gets its CPU late, the clock must not run far meanwhile.
+            # If this process gets its CPU late, the clock must not run far in the meantime.
             longest = max(passed, longest * math.exp(-passed / _DELAYS))
             rate = max(1.0, min(rate, float(int(_FARTHEST / longest))))
             if rate != self.clock.rate:
                 self.clock.set_rate(rate)
 
-    def _work(self) -> tuple[int, int]:
+    def _cpu_times(self) -> tuple[int, int]:
         """Return for how many microseconds this host has computed, and waited for a CPU."""
         with open("/sys/fs/cgroup/cpu.stat") as file:
             usage = int(file.readline().split()[1])
@@ -286,17 +286,17 @@ class Driver:
             for job in self.jobs
             for task, seconds in job["run_times"].items()
         }
-        # What to do when: a heap of moments, numbers, keys and functions.
+        # What to do, and when: a heap of moments, numbers, keys and functions.
         self.plan: list[tuple[float, int, str, Callable[[], None]]] = []
         self.numbers = itertools.count()
-        # Jobs to submit after the end of others, by the names of these, and the number of such
-        # jobs. `due` has when they were to be submitted, `gone` who the watcher has seen end.
+        # Jobs to submit after others have ended, by the names of those others, and their number.
+        # `due` has when they were due, `gone` the jobs that the watcher has seen end.
         self.thinking: dict[str, list[dict[str, Any]]] = {}
         self.thinkers = 0
         self.due: dict[str, float] = {}
         self.gone: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # When jobs end, the processes of their slurmstepds, and for how long those that are
-        # suspended have yet to run.
+        # When jobs end, the processes of their slurmstepds, and the remaining run times of
+        # suspended jobs.
         self.ends: list[tuple[float, str]] = []
         self.slurmstepd_of: dict[str, int] = {}
         self.end_of: dict[str, float] = {}
@@ -320,11 +320,13 @@ class Driver:
         """
         signal.signal(signal.SIGTERM, self._stop)
         self._make_pipes()
-        threads = [threading.Thread(target=self._work, daemon=True) for _ in range(_SUBMITTERS)]
+        threads = [
+            threading.Thread(target=self._run_tasks, daemon=True) for _ in range(_SUBMITTERS)
+        ]
         for thread in threads:
             thread.start()
         watcher = threading.Thread(target=self._watch, daemon=True)
-        # What is submitted before the beginning was running then.
+        # Jobs submitted before the beginning were already running at that time.
         lead = max(0.0, *(-job["submit"] for job in self.jobs))
         self.begin = float(int(self.clock.now() + 2 * self.governor.low + lead) + 1)
         self.changed = self.begin
@@ -351,7 +353,7 @@ class Driver:
         self._report("end", end=self.clock.now(), suspensions=self.suspensions, **facts)
 
     def _make_plan(self) -> None:
-        """Plan when jobs are submitted and nodes fail; users who think are not planned yet."""
+        """Plan when jobs are submitted and nodes fail, except jobs whose users think first."""
         for job in self.jobs:
             if job["think"] is None:
                 self._schedule(self.begin + job["submit"], job["key"], partial(self._submit, job))
@@ -378,7 +380,7 @@ class Driver:
         while self.plan and self.clock.now() >= self.plan[0][0]:
             _, _, key, do = heapq.heappop(self.plan)
             self.governor.submitting[key] = time.monotonic()
-            self.todo.put(partial(self._answer, key, do))
+            self.todo.put(partial(self._run_task, key, do))
 
     def _release(self, name: str) -> None:
         """Plan the submission of jobs whose users waited for the end of a job."""
@@ -423,7 +425,7 @@ class Driver:
         if self.ends:
             moments.append(self.ends[0][0])
         self.governor.next_event = min(moments)
-        # At the highest rate: the rate can change meanwhile.
+        # Assume the highest rate, because it can change in the meantime.
         seconds = (min(moments) - self.clock.now()) / self.governor.top
         ready, _, _ = select.select([self.news], [], [], max(_SHORTEST, min(seconds, _LONGEST)))
         if ready:
@@ -437,7 +439,7 @@ class Driver:
                 key, what, *facts = line.decode().split()
                 slurmstepd, *start = map(float, facts)
                 run_time = self.run_times[key]
-                # Slurm sets the job's start since 22.05; before, the script's start stands for it.
+                # Slurm sets the job's start since 22.05; before, the script's start is used.
                 moment = start[0] if start else self.clock.now()
             except (KeyError, ValueError):
                 continue  # users can write to the pipe
@@ -470,15 +472,15 @@ class Driver:
                 self.governor.ending[self.slurmstepd_of[key]] = time.monotonic()
                 self._release(key)
 
-    def _work(self) -> None:
+    def _run_tasks(self) -> None:
         try:
             while (do := self.todo.get()) is not None:
                 do()
         except Exception as error:
             self.problem = error
 
-    def _answer(self, key: str, do: Callable[[], None]) -> None:
-        """Do something that slurmctld must answer."""
+    def _run_task(self, key: str, do: Callable[[], None]) -> None:
+        """Run a task, and note that slurmctld has answered it."""
         do()
         self.governor.submitting.pop(key, None)
 

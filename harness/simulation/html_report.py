@@ -193,13 +193,13 @@ def _groups(comparison: Comparison) -> dict[str, list[tuple[str, str, tuple[Cell
     """Return the mean waits of each group, with the number of its jobs, by kind."""
     tables: dict[str, list[tuple[str, str, tuple[Cell, ...]]]] = {}
     for kind in measures.GROUPS:
-        own = [
+        groups_of = [
             [{group.name: group for group in item.groups[kind]} for item in policy.measures]
             for policy in comparison.policies
         ]
         counts = {
             name: group.jobs
-            for repeats in reversed(own)
+            for repeats in reversed(groups_of)
             for item in repeats
             for name, group in item.items()
         }
@@ -216,7 +216,7 @@ def _groups(comparison: Comparison) -> dict[str, list[tuple[str, str, tuple[Cell
                         "s",
                         _difference(comparison, policy, HEADLINES[0].name, (kind, name)),
                     )
-                    for policy, repeats in zip(comparison.policies, own, strict=True)
+                    for policy, repeats in zip(comparison.policies, groups_of, strict=True)
                 ),
             )
             for name in (names if kind == "size" else sorted(names))
@@ -254,12 +254,12 @@ def _table(
     policies: Sequence[Policy], counts_of: Callable[[Measures], Mapping[str, float]]
 ) -> list[Row]:
     """Return counts by name, the largest first."""
-    of_all = [[counts_of(item) for item in policy.measures] for policy in policies]
-    names = dict.fromkeys(name for repeats in of_all for counts in repeats for name in counts)
+    all_counts = [[counts_of(item) for item in policy.measures] for policy in policies]
+    names = dict.fromkeys(name for repeats in all_counts for counts in repeats for name in counts)
     rows = [
         (
-            max(counts.get(name, 0.0) for repeats in of_all for counts in repeats),
-            Row(name, tuple(cell([item.get(name, 0.0) for item in own], "") for own in of_all)),
+            max(counts.get(name, 0.0) for repeats in all_counts for counts in repeats),
+            Row(name, tuple(cell([item.get(name, 0.0) for item in own], "") for own in all_counts)),
         )
         for name in names
     ]

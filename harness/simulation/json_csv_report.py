@@ -80,20 +80,20 @@ def data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _policy(policy: Policy) -> dict[str, Any]:
-    of_all = policy.measures
-    values = zip(HEADLINES, zip(*map(headline_values, of_all), strict=True), strict=True)
-    repeats = zip(policy.simulations, of_all, strict=True)
+    all_measures = policy.measures
+    values = zip(HEADLINES, zip(*map(headline_values, all_measures), strict=True), strict=True)
+    repeats = zip(policy.simulations, all_measures, strict=True)
     return {
         "name": policy.name,
         "release": policy.simulations[0].release,
-        **_means([_values(measured) for measured in of_all]),
+        **_means([_values(measured) for measured in all_measures]),
         "spread": {
             measure.name: [_rounded(min(known)), _rounded(max(known))]
             for measure, own in values
             if (known := [value for value in own if value is not None])
         },
         "groups": {
-            kind: _means_of_groups([measured.groups[kind] for measured in of_all])
+            kind: _means_of_groups([measured.groups[kind] for measured in all_measures])
             for kind in measures.GROUPS
         },
         "repeats": [_repeat(simulation, measured) for simulation, measured in repeats],
@@ -132,7 +132,7 @@ def _repeat(simulation: Simulation, measured: Measures) -> dict[str, Any]:
 def _means(entries: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the means of numbers, by name; None if a number is missing in an entry.
 
-    A number that all entries have stays an integer if it is one.
+    An integer that is the same in all entries stays an integer.
     """
     means: dict[str, Any] = {}
     for name, value in entries[0].items():
@@ -255,13 +255,13 @@ def _details(policies: Sequence[Policy]) -> Iterator[list[Any]]:
         for simulation, measured in zip(policy.simulations, policy.measures, strict=True):
             quality = asdict(simulation.quality)
             quality.pop("problems")
-            of_user = {f"{share.account}/{share.user}": share for share in measured.shares}
+            share_of = {f"{share.account}/{share.user}": share for share in measured.shares}
             kinds: dict[str, dict[str, Any]] = {
                 "state": measured.states,
                 f"held, in {measured.held_unit}": measured.held,
                 "refused": measured.refusals,
-                "share": {name: share.share for name, share in of_user.items()},
-                "usage": {name: share.usage for name, share in of_user.items()},
+                "share": {name: share.share for name, share in share_of.items()},
+                "usage": {name: share.usage for name, share in share_of.items()},
                 "scheduler": simulation.scheduler,
                 "quality": quality,
             }

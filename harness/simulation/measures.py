@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of a user's association, and its part of the usage; all of them add up to 1."""
+    """A user's association: its share and its part of the usage; over all, each adds up to 1."""
 
     account: str
     user: str
@@ -68,7 +68,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Everything that is measured of a simulation.
+    """Everything that is measured in a simulation.
 
     `states` counts jobs by their last state. `not_started` counts those whose wait is only a lower
     bound. `backfilled` is the part of the started jobs that backfill scheduled, if that is known.
@@ -108,7 +108,7 @@ def measure(simulation: Simulation) -> Measures:
     length = close - begin
     known = [job.backfilled for job in jobs if job.backfilled is not None]
     shares = _shares(simulation)
-    held, unit = _held(jobs)
+    held, unit = _wait_reasons(jobs)
     states = Counter(job.state for job in jobs)
     return Measures(
         jobs=len(jobs),
@@ -274,8 +274,8 @@ def _shares(simulation: Simulation) -> tuple[Share, ...]:
     )
 
 
-def _held(jobs: Iterable[JobOutcome]) -> tuple[dict[str, float], str]:
-    """Return for what reasons jobs waited, the most frequent first, and in which unit."""
+def _wait_reasons(jobs: Iterable[JobOutcome]) -> tuple[dict[str, float], str]:
+    """Return how much jobs waited for each reason, the largest first, and the unit."""
     seconds: Counter[str] = Counter()
     pending: Counter[str] = Counter()
     for job in jobs:
@@ -305,7 +305,7 @@ def _queued(simulation: Simulation) -> Iterator[tuple[float, float, float]]:
 
 
 def _overlap(spans: Iterable[tuple[float, float, float]], begin: float, end: float) -> float:
-    """Return the sum over spans of their numbers times their seconds between two times."""
+    """Return the sum, over all spans, of number times seconds within two times."""
     return sum(
         number * max(min(close, end) - max(start, begin), 0.0) for start, close, number in spans
     )
@@ -323,13 +323,13 @@ def queue_over_time(simulation: Simulation, points: int) -> list[float]:
 
 
 def _over_time(spans: Iterable[tuple[float, float, float]], end: float, points: int) -> list[float]:
-    """Return the means of the sum of numbers of all spans, in equal parts from 0 to `end`.
+    """Return the mean sum of the spans' numbers in each of `points` equal parts from 0 to `end`.
 
     >>> _over_time([(0, 5, 2), (5, 10, 1)], 10, 2)
     [2.0, 1.0]
     """
     step = end / points or 1.0
-    # In each part: what spans that begin or end there add, and the change for those that follow.
+    # For each part: what spans that begin or end in it add to it, and to each later part.
     sums, changes = [0.0] * (points + 1), [0.0] * (points + 1)
     for start, close, number in spans:
         for at, sign in ((start, number), (max(close, start), -number)):

@@ -35,16 +35,16 @@ _HINT = (
     "the formats are in docs/simulation-traces.md: Standard Workload Format, the output of sacct "
     "--parsable2 with its header, CSV, and a site bundle"
 )
-# What becomes an argument of sbatch. Names never begin like an option.
+# Values that become arguments of sbatch. Names cannot begin like an option.
 _NAME = re.compile(r"[A-Za-z0-9_][\w.@+-]{0,127}\$?", re.ASCII)
 _EXPRESSION = re.compile(r"[\w.@+:,=*&|()\[\]/!?<>~-]{1,512}", re.ASCII)
 _NAMES = ("user", "account", "partition", "qos", "array")
 _EXPRESSIONS = ("id", "gres", "constraint", "licenses", "dependency")
-# Jobs that were running at the beginning are submitted so many seconds earlier, so that they have
+# Jobs that were running at the beginning are submitted this many seconds earlier, so that they have
 # their nodes by then.
 _LEAD = 60.0
-# If no job ended in the first hours and the first part of all submissions, the first jobs were
-# submitted before the period that the trace lists.
+# If no job ends in the first _QUIET seconds, and in this part of the time of all submissions, the
+# first jobs were submitted before the period that the trace lists.
 _QUIET, _QUIET_PART = 4 * 3600.0, 0.1
 _LARGEST_TASKS = 2**24  # slurm.h: NO_VAL is far beyond
 # A longer run time is an error, such as a record that was never closed.
@@ -86,9 +86,11 @@ def read(
         if begin:
             window.origin = min((job.submit for _, job in file.jobs(file.log())), default=0.0)
         log = file.log()
-        kept = _kept(file.jobs(log, system), window, log, path, merge=file.format == "sacct")
+        kept = _jobs_in_window(
+            file.jobs(log, system), window, log, path, merge=file.format == "sacct"
+        )
         log.raise_problems()
-    jobs = _finished(kept, window, log)
+    jobs = _in_order(kept, window, log)
     notes = (*log.notes(), *(window.notes() if file.format == "sacct" else ()))
     if not jobs:
         raise UsageError(f"{path}: no job can be simulated", hint="\n".join(notes) or _HINT)
@@ -143,7 +145,7 @@ class _Window:
 
     @property
     def start(self) -> float:
-        """When it begins, as far as the trace has been read."""
+        """When it begins, according to what has been read of the trace."""
         return (self.first if self.origin is None else self.origin) + self.begin
 
     def has(self, job: TraceJob) -> bool:
@@ -162,7 +164,7 @@ class _File:
 
     def __init__(self, source: Path, path: Path, format_: str | None, cluster: str | None) -> None:
         self._source, self._path, self._cluster = source, path, cluster
-        self.format = format_ or self._recognized()
+        self.format = format_ or self._detected_format()
 
     def log(self) -> ReadingLog:
         """Return a new log."""
@@ -177,7 +179,7 @@ class _File:
             return sacct.jobs(lines, log, self._cluster)
         return csv_trace.jobs(lines, log)
 
-    def _recognized(self) -> str:
+    def _detected_format(self) -> str:
         first = next((line for _, line in self._lines()), "")
         kinds: dict[str, Callable[[str], bool]] = {
             "sacct": sacct.is_sacct,
@@ -220,16 +222,16 @@ class _File:
                 yield number, text
 
 
-def _kept(
+def _jobs_in_window(
     jobs: _Jobs, window: _Window, log: ReadingLog, path: Path, *, merge: bool
 ) -> list[TraceJob]:
-    """Return the jobs of the window, those of requeued jobs merged, in the order of the file."""
+    """Return the jobs in the window in the order of the file; runs of a requeued job are merged."""
     kept: dict[str, TraceJob] = {}
     for number, job in jobs:
         window.extend(job)
         if not window.has(job):
             continue
-        if problem := _what_is_wrong(job):
+        if problem := _problem(job):
             log.problem(number, problem)
             continue
         if job.run_time > _LONGEST_RUN:
@@ -256,8 +258,8 @@ def _kept(
     return [job for job in kept.values() if window.has(job)]
 
 
-def _what_is_wrong(job: TraceJob) -> str:
-    """Return which value of a job sbatch would not accept; "" if there is none."""
+def _problem(job: TraceJob) -> str:
+    """Return why sbatch would not accept a value of a job; "" if it accepts all."""
     for pattern, names in ((_NAME, _NAMES), (_EXPRESSION, _EXPRESSIONS)):
         for name in names:
             value = getattr(job, name)
@@ -268,17 +270,17 @@ def _what_is_wrong(job: TraceJob) -> str:
     return ""
 
 
-def _finished(kept: list[TraceJob], window: _Window, log: ReadingLog) -> list[TraceJob]:
-    """Return jobs in the order of their submission, which counts from the window's beginning."""
+def _in_order(kept: list[TraceJob], window: _Window, log: ReadingLog) -> list[TraceJob]:
+    """Return jobs in the order of submission, with times relative to the window's beginning."""
     start = window.start
     if window.origin is None:
         start = min((job.submit for job in kept), default=0.0)
     known = {job.id for job in kept} | {job.array for job in kept if job.array}
     jobs = []
-    for job in sorted(kept, key=lambda job: _order(job, start)):
+    for job in sorted(kept, key=lambda job: _sort_key(job, start)):
         submit = round(job.submit - start, 3)
         if submit < 0:
-            job = _from_before(job, start)
+            job = _remainder(job, start)
             submit = job.submit
             what = "running" if submit else "pending"
             log.count(0, f"{what} at the beginning, submitted by then")
@@ -286,16 +288,16 @@ def _finished(kept: list[TraceJob], window: _Window, log: ReadingLog) -> list[Tr
     return jobs
 
 
-def _order(job: TraceJob, start: float) -> tuple[float, float]:
+def _sort_key(job: TraceJob, start: float) -> tuple[float, float]:
     """Return the order of submission; jobs that were running at the beginning are first."""
-    begun = job.submit + (job.recorded_wait or 0)
+    began = job.submit + (job.recorded_wait or 0)
     if job.submit < start:
-        return (-2.0, begun) if begun < start else (-1.0, job.submit)
+        return (-2.0, began) if began < start else (-1.0, job.submit)
     return job.submit, 0.0
 
 
-def _from_before(job: TraceJob, start: float) -> TraceJob:
-    """Return what remained at the beginning of a job that was submitted before.
+def _remainder(job: TraceJob, start: float) -> TraceJob:
+    """Return what remained, at the beginning, of a job that was submitted before.
 
     Its submission is relative to the beginning.
     """

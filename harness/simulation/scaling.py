@@ -18,8 +18,8 @@ from harness.simulation.trace import Trace, TraceJob
 # How a trace of a larger system is fitted: jobs become smaller, or fewer.
 By = Literal["nodes", "sampling"]
 _MOST_NAMES = 10  # in a note
-# If the size of a system is unknown, at most one job in so many is taken for an error because it is
-# so many times as large as all smaller jobs that ran at once.
+# If the size of a system is unknown, a job is taken for an error if it is _TOO_LARGE times as large
+# as all smaller jobs that ran at once, but at most one job in _ONE_ERROR_IN.
 _ONE_ERROR_IN, _TOO_LARGE = 100, 10
 
 
@@ -72,15 +72,15 @@ def target_of(scenario: Scenario, cluster: str) -> Target:
 def fit(trace: Trace, target: Target, *, by: By = "nodes", seed: int = 1) -> Trace:
     """Return a trace that a cluster can simulate, with notes on everything that changed.
 
-    If it was recorded on a larger system, it is scaled down, and the load remains: by nodes, each
-    job asks for less, and some of those that cannot are left out; by sampling, only some jobs
-    remain, as they are. What the cluster does not have is replaced: unknown users and
-    partitions by those of the cluster, in turn, the busiest first; unknown accounts by the user's
-    default; other unknown resources are not requested. Jobs that no nodes can hold are left out.
+    If it was recorded on a larger system, it is scaled down, and the load stays the same: by nodes,
+    jobs request less, and some small ones are left out; by sampling, only some jobs remain,
+    unchanged. What the cluster does not have is replaced: unknown users and partitions by those of
+    the cluster, in turn, the busiest first; unknown accounts by the user's default; other unknown
+    resources are not requested. Jobs that do not fit the nodes are left out.
     """
     notes = [*trace.notes]
     if _system(trace)[0] > target.cpus:
-        trace = replace(trace, jobs=tuple(_possible(trace, notes)))
+        trace = replace(trace, jobs=tuple(_plausible(trace, notes)))
     source, size = _system(trace)
     jobs: Sequence[TraceJob] = trace.jobs
     if source > target.cpus:
@@ -89,27 +89,27 @@ def fit(trace: Trace, target: Target, *, by: By = "nodes", seed: int = 1) -> Tra
         if by == "sampling":
             jobs = _sampled(jobs, target.cpus / source, random)
         else:
-            jobs = _smaller(trace, target, source, random)
+            jobs = _shrunk(trace, target, source, random)
         notes.append(
             f"scaled by {by} from {size} to {target.cpus} CPUs: {len(jobs)} of {len(trace.jobs)} "
             f"jobs, load {before:.2f} before and {_load(jobs, target.cpus):.2f} after"
         )
-    jobs = _known(jobs, target, notes)
-    return replace(trace, jobs=tuple(_held(jobs, target, notes)), notes=tuple(notes))
+    jobs = _with_known_names(jobs, target, notes)
+    return replace(trace, jobs=tuple(_fitting(jobs, target, notes)), notes=tuple(notes))
 
 
 def _system(trace: Trace) -> tuple[int, str]:
-    """Return the number of CPUs of the system that a trace was recorded on, also in words."""
+    """Return the number of CPUs of the system that a trace was recorded on, and its description."""
     if trace.cpus:
         return trace.cpus, f"{trace.cpus} CPUs"
     if all(job.recorded_wait is None for job in trace.jobs):  # there may be a queue
         most = max((job.cpus for job in trace.jobs), default=0)
         return most, f"a system of unknown size, whose largest job has {most} CPUs,"
-    most = _used_at_once(trace.jobs)
+    most = _peak_cpus(trace.jobs)
     return most, f"a system of unknown size, which used at most {most} CPUs at once,"
 
 
-def _used_at_once(jobs: Iterable[TraceJob]) -> int:
+def _peak_cpus(jobs: Iterable[TraceJob]) -> int:
     """Return the largest number of CPUs that jobs used at once; unknown waits count as none."""
     changes: list[tuple[float, int]] = []
     for job in jobs:
@@ -122,33 +122,33 @@ def _used_at_once(jobs: Iterable[TraceJob]) -> int:
     return most
 
 
-def _possible(trace: Trace, notes: list[str]) -> list[TraceJob]:
-    """Return the jobs that the system of a trace could hold: Slurm would have refused the others.
+def _plausible(trace: Trace, notes: list[str]) -> list[TraceJob]:
+    """Return the jobs that fit the system of a trace: Slurm would have refused the others.
 
     A wrong number of nodes or CPUs in a single job would otherwise shrink all the others.
     """
     most = trace.cpus or _largest(trace.jobs)
 
-    def possible(job: TraceJob) -> bool:
+    def is_plausible(job: TraceJob) -> bool:
         return job.cpus <= most and (job.nodes or 1) <= (trace.nodes or most)
 
-    if wrong := [job for job in trace.jobs if not possible(job)]:
+    if wrong := [job for job in trace.jobs if not is_plausible(job)]:
         shown = ", ".join(f"{job.id}: {job.cpus} CPUs" for job in wrong[:_MOST_NAMES])
         system = "with its" if trace.cpus else "whose other jobs need at most"
         notes.append(
             f"too large for the system that the trace was recorded on, {system} {most} CPUs, left "
             f"out: {len(wrong)} jobs (such as {shown})"
         )
-    return _without_missing([job for job in trace.jobs if possible(job)])
+    return _without_missing([job for job in trace.jobs if is_plausible(job)])
 
 
 def _largest(jobs: Sequence[TraceJob]) -> int:
     """Return the CPUs of the largest job, except those that can only be errors."""
     ordered = sorted(jobs, key=lambda job: job.cpus)
-    few = max(1, len(ordered) // _ONE_ERROR_IN)
-    for place in range(max(1, len(ordered) - few), len(ordered)):
-        smaller, cpus = ordered[:place], ordered[place].cpus
-        if cpus > _TOO_LARGE * smaller[-1].cpus and cpus > _TOO_LARGE * _used_at_once(smaller):
+    suspects = max(1, len(ordered) // _ONE_ERROR_IN)
+    for index in range(max(1, len(ordered) - suspects), len(ordered)):
+        smaller, cpus = ordered[:index], ordered[index].cpus
+        if cpus > _TOO_LARGE * smaller[-1].cpus and cpus > _TOO_LARGE * _peak_cpus(smaller):
             return smaller[-1].cpus
     return ordered[-1].cpus if ordered else 0
 
@@ -160,7 +160,7 @@ def _load(jobs: Sequence[TraceJob], cpus: int) -> float:
 
 
 def _sampled(jobs: Sequence[TraceJob], factor: float, random: Random) -> list[TraceJob]:
-    """Return some of the jobs, evenly from the smallest to the largest work, so the load remains.
+    """Return some of the jobs, chosen evenly by their work, so that the load stays the same.
 
     Elements of an array, and jobs that depend on one another, stay together.
     """
@@ -180,13 +180,13 @@ def _sampled(jobs: Sequence[TraceJob], factor: float, random: Random) -> list[Tr
     return _without_missing([job for job in jobs if group_of[job.id] in chosen])
 
 
-def _smaller(trace: Trace, target: Target, source: int, random: Random) -> list[TraceJob]:
-    """Return jobs that ask for less, with the same load; few remain of those of few CPUs."""
+def _shrunk(trace: Trace, target: Target, source: int, random: Random) -> list[TraceJob]:
+    """Return jobs that request fewer CPUs, with the same load; few jobs with few CPUs remain."""
     factor = target.cpus / source
     node_factor = min(target.nodes / trace.nodes, 1.0) if trace.nodes else None
     jobs = []
     for job in trace.jobs:
-        # On average, rounding changes nothing; what is rounded to nothing is left out.
+        # On average, rounding changes nothing; a job that is rounded to no CPUs is left out.
         cpus = math.floor(job.cpus * factor + random.random())
         if cpus == 0:
             continue
@@ -212,24 +212,24 @@ def _needed(job: TraceJob) -> list[str]:
     return re.findall(r":([\w.]+)", job.dependency or "")
 
 
-def _known(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[TraceJob]:
-    """Return jobs that ask only for what the cluster knows."""
+def _with_known_names(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[TraceJob]:
+    """Return jobs that request only what the cluster has."""
     users = _users(jobs, target, notes)
-    partitions = _replaced(
+    partitions = _replacements(
         "partitions", _weights(jobs, lambda job: job.partition), target.partitions, notes
     )
     accounts = {user: {*names} for user, names in target.accounts}
     defaults = dict(target.users)
     dropped: Counter[str] = Counter()
 
-    def only(what: str, value: str | None, known: Iterable[str], words: str) -> str | None:
-        """Return a value, or None if it has words that the cluster does not know."""
+    def if_known(what: str, value: str | None, known: Iterable[str], words: str) -> str | None:
+        """Return a value; None if it has words that the cluster does not know."""
         if value is None or {*re.findall(words, value)} <= {*known}:
             return value
         dropped[f"{what} {value}"] += 1
         return None
 
-    changed = []
+    fitted = []
     for job in jobs:
         user = users.get(job.user, job.user)
         account = job.account if job.account in accounts.get(user, ()) else defaults.get(user)
@@ -239,22 +239,24 @@ def _known(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[T
         if target.memory and memory and memory > target.memory:
             dropped[f"memory beyond {target.memory} MiB per node"] += 1
             memory = target.memory
-        changed.append(
+        fitted.append(
             replace(
                 job,
                 user=user,
                 account=account,
                 partition=partitions.get(job.partition, job.partition) if job.partition else None,
-                qos=only("QOS", job.qos, target.qos, r"\S+"),
-                gres=only(
+                qos=if_known("QOS", job.qos, target.qos, r"\S+"),
+                gres=if_known(
                     "GRES", job.gres, target.gres, r"(?:^|,)(?:gres/)?([^,]+?)(?::\d+)?(?=,|$)"
                 ),
-                constraint=only(
+                constraint=if_known(
                     "constraint", job.constraint, target.features, r"(?<!\*)\b[A-Za-z_][\w.-]*"
                 ),
-                licenses=only("license", job.licenses, target.licenses, r"(?:^|[,|])([\w.@-]+)"),
+                licenses=if_known(
+                    "license", job.licenses, target.licenses, r"(?:^|[,|])([\w.@-]+)"
+                ),
                 memory_per_node=memory,
-                memory_per_cpu=_lowered(job, target, dropped),
+                memory_per_cpu=_capped_memory(job, target, dropped),
             )
         )
     notes += [
@@ -263,11 +265,11 @@ def _known(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[T
     ]
     if len(dropped) > _MOST_NAMES:
         notes.append(f"not requested either: {len(dropped) - _MOST_NAMES} further values")
-    return changed
+    return fitted
 
 
-def _lowered(job: TraceJob, target: Target, dropped: Counter[str]) -> int | None:
-    """Return a job's memory per CPU, without more than a node has for its share of CPUs."""
+def _capped_memory(job: TraceJob, target: Target, dropped: Counter[str]) -> int | None:
+    """Return a job's memory per CPU, at most what the largest node has per CPU."""
     most = target.memory and target.memory // target.cpus_per_node
     if most and job.memory_per_cpu and job.memory_per_cpu > most:
         dropped[f"memory beyond {most} MiB per CPU"] += 1
@@ -278,7 +280,7 @@ def _lowered(job: TraceJob, target: Target, dropped: Counter[str]) -> int | None
 def _weights(
     jobs: Sequence[TraceJob], name_of: Callable[[TraceJob], str | None]
 ) -> dict[str, float]:
-    """Return the work of the jobs of each name, the most first."""
+    """Return the work of the jobs with each name, the largest first."""
     weights: Counter[str] = Counter()
     for job in jobs:
         if name := name_of(job):
@@ -288,10 +290,10 @@ def _weights(
 
 def _users(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> dict[str, str]:
     names = [user for user, _ in target.users]
-    return _replaced("users", _weights(jobs, lambda job: job.user), names, notes)
+    return _replacements("users", _weights(jobs, lambda job: job.user), names, notes)
 
 
-def _replaced(
+def _replacements(
     what: str, weights: Iterable[str], known: Sequence[str], notes: list[str]
 ) -> dict[str, str]:
     """Return a known name for each unknown one, in turn."""
@@ -305,7 +307,7 @@ def _replaced(
     return names
 
 
-def _held(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[TraceJob]:
+def _fitting(jobs: Sequence[TraceJob], target: Target, notes: list[str]) -> list[TraceJob]:
     """Return the jobs that the nodes can hold."""
 
     def fits(job: TraceJob) -> bool:

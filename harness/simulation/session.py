@@ -83,19 +83,19 @@ def sources(paths: Sequence[Path], changes: Sequence[str]) -> list[PolicySource]
 
     Their names are unique.
     """
-    found = [PolicySource(path.stem, path) for path in paths]
+    policies = [PolicySource(path.stem, path) for path in paths]
     if changes:
-        found += [
+        policies += [
             PolicySource(f"{path.stem} with {' '.join(changes)}", path, tuple(changes))
             for path in paths
         ]
-    names = [source.name for source in found]
+    names = [source.name for source in policies]
     if len({*names}) < len(names):
-        found = [
+        policies = [
             PolicySource(f"{number}: {source.name}", source.path, source.settings)
-            for number, source in enumerate(found, 1)
+            for number, source in enumerate(policies, 1)
         ]
-    return found
+    return policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +132,20 @@ def prepare(
             hint="--provider docker",
         )
     scenarios = [scenario.load(source.path, releases, settings=source.settings) for source in found]
-    for read in scenarios:
-        execution.must_be_possible(read)
-        execution.must_have_nodes(read, [nodes for nodes, *_ in options.failures])
-    used = usage.read(options.usage) if options.usage else {}
+    for policy_scenario in scenarios:
+        execution.must_be_possible(policy_scenario)
+        execution.must_have_nodes(policy_scenario, [nodes for nodes, *_ in options.failures])
+    initial_usage = usage.read(options.usage) if options.usage else {}
     if options.trace:
         say(f"reading {options.trace}")  # a million lines take about 6 seconds
     trace = read_trace(scenarios[0], options)
-    for read in scenarios:
-        submission.must_fit(trace, read)
+    for policy_scenario in scenarios:
+        submission.must_fit(trace, policy_scenario)
     submissions = submission.submissions(trace)
     created = []
-    for source, read in zip(found, scenarios, strict=True):
-        own_usage, notes = usage.of_cluster(used, read)
-        overrides, scaled = _simulated(read, provider, options.rates.top)
+    for source, policy_scenario in zip(found, scenarios, strict=True):
+        own_usage, notes = usage.of_cluster(initial_usage, policy_scenario)
+        overrides, scaled = _adapted_settings(policy_scenario, provider, options.rates.top)
         run = lifecycle.create(
             source.path, provider, runs, say, releases, [*source.settings, *overrides]
         )
@@ -163,7 +163,9 @@ def prepare(
                 options.hours,
                 warm_up=options.warm_up,
                 maintenance=tuple((at * 3600, hours * 3600) for at, hours in options.maintenance),
-                failures=tuple((of, at * 3600, hours * 3600) for of, at, hours in options.failures),
+                failures=tuple(
+                    (nodes, at * 3600, hours * 3600) for nodes, at, hours in options.failures
+                ),
                 think_time=options.think_time,
                 usage=own_usage,
                 settings=facts,
@@ -195,21 +197,21 @@ def read_trace(read: Scenario, options: Options) -> Trace:
     )
 
 
-def _simulated(
-    read: Scenario, provider: Provider, rate: float
+def _adapted_settings(
+    policy_scenario: Scenario, provider: Provider, rate: float
 ) -> tuple[list[str], list[ScaledSetting]]:
-    """Return the settings that adapt timeouts of the daemons to the clock, and what they change."""
-    (name, cluster), *_ = read.clusters.items()
-    plan = make_plan(name, read, provider.capabilities)
+    """Return the settings that adapt the daemons' timeouts to the clock, and what they change."""
+    (name, cluster), *_ = policy_scenario.clusters.items()
+    plan = make_plan(name, policy_scenario, provider.capabilities)
     changed: list[ScaledSetting] = []
     overrides = []
-    accounting = read.accounting
+    accounting = policy_scenario.accounting
     for file, key, conf, own in (
         ("slurm.conf", f"clusters.{name}.options", plan.slurm_conf(name), cluster.options),
         (
             "slurmdbd.conf",
             "accounting.slurmdbd",
-            slurm_options.slurmdbd_conf(read),
+            slurm_options.slurmdbd_conf(policy_scenario),
             accounting.slurmdbd if accounting else {},
         ),
     ):
@@ -220,7 +222,7 @@ def _simulated(
             kept = {option: value for option, value in own.items() if option.lower() not in names}
             overrides.append(f"{key}={json.dumps({**kept, **new})}")
     if len(plan.hosts) > 1:
-        shared = [*read.shared_directories, host_side.HOME]
+        shared = [*policy_scenario.shared_directories, host_side.HOME]
         overrides.append(f"shared_directories={json.dumps(shared)}")
     return overrides, changed
 
@@ -244,22 +246,22 @@ def run(
                 for number in range(1, repeat + 1):
                     _simulate(prepared, policy, number, evaluation)
 
-    of_run = lifecycle.reported(prepared.run, evaluate, directory)
-    return of_run, write_reports(prepared.run.directory.path, directory)
+    report = lifecycle.reported(prepared.run, evaluate, directory)
+    return report, write_reports(prepared.run.directory.path, directory)
 
 
 def write_reports(run: Path, directory: Path | None = None) -> Comparison | None:
-    """Write how policies differ to the reports of a run, and copy them to another directory.
+    """Add how policies differ to the reports of a run, and copy them to another directory.
 
     Returns the comparison; None if nothing was simulated.
     """
     if not (run / simulation_files.DIRECTORY).is_dir():
         return None
-    of_run = json.loads((run / "report.json").read_text())
+    run_report = json.loads((run / "report.json").read_text())
     comparison = json_csv_report.write(run)
-    of_policies = json.loads((run / "report.json").read_text())
-    # The verdict of the run also counts what interrupted it.
-    text = json.dumps({**of_policies, **of_run}, indent=2) + "\n"
+    policies_report = json.loads((run / "report.json").read_text())
+    # The run's verdict takes precedence: it includes interruptions.
+    text = json.dumps({**policies_report, **run_report}, indent=2) + "\n"
     (run / "report.json").write_text(text)
     html_report.write(run)
     if directory and directory != run:

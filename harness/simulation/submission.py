@@ -24,9 +24,9 @@ _DEPENDENCY = re.compile(r"(afterany|afterok|afternotok|after|aftercorr):(.+)")
 class Submission:
     """One call of sbatch, which submits a job, or the elements of a job array.
 
-    `jobs` are its jobs of the trace by their index in the array, "" if it is no array. `after` are
+    `jobs` are its jobs in the trace by their index in the array, "" if it is no array. `after` are
     its dependencies: kind, key of an earlier submission, index in its array or "". `think_time` is
-    how long its user waited after the end of these, 0 if the trace does not say so.
+    how long its user waited after the end of these, 0 if the trace does not say.
     """
 
     key: str
@@ -46,14 +46,14 @@ def submissions(trace: Trace) -> list[Submission]:
     """Return the submissions of a trace in the order of their times."""
     groups: dict[tuple[str, ...], list[TraceJob]] = {}
     for job in trace.jobs:
-        same = ("array", job.array, *_options(job)) if job.array else ("job", job.id)
-        groups.setdefault(same, []).append(job)
+        group_key = ("array", job.array, *_options(job)) if job.array else ("job", job.id)
+        groups.setdefault(group_key, []).append(job)
     places = {
         job.id: (str(number), "" if job.array is None else str(job.array_index))
         for number, group in enumerate(groups.values())
         for job in group
     }
-    made = [
+    unordered = [
         Submission(
             key=str(number),
             user=group[0].user,
@@ -64,7 +64,7 @@ def submissions(trace: Trace) -> list[Submission]:
         )
         for number, group in enumerate(groups.values())
     ]
-    return sorted(made, key=lambda submission: (submission.submit, int(submission.key)))
+    return sorted(unordered, key=lambda submission: (submission.submit, int(submission.key)))
 
 
 def _options(job: TraceJob) -> tuple[str, ...]:
@@ -99,11 +99,11 @@ def _after(
 ) -> Iterable[tuple[str, str, str]]:
     """Yield the dependencies of a job on earlier submissions; those on other jobs are left out."""
     for part in (job.dependency or "").split(","):
-        if found := _DEPENDENCY.fullmatch(part.strip()):
-            for earlier in found[2].split(":"):
+        if match := _DEPENDENCY.fullmatch(part.strip()):
+            for earlier in match[2].split(":"):
                 key, index = places.get(earlier, ("", ""))
                 if key and int(key) < int(own):
-                    yield found[1], key, index
+                    yield match[1], key, index
 
 
 def must_fit(trace: Trace, scenario: Scenario) -> None:
@@ -152,7 +152,7 @@ def _too_large(trace: Trace, cluster: Cluster) -> list[str]:
         for group in cluster.nodes
         for _ in range(hostlist.count(group.name))
     ]
-    found = []
+    too_large = []
     for job in trace.jobs:
         nodes = job.nodes or 1
         cpus = job.cpus_per_task * (-(-job.tasks // nodes) if job.nodes else 1)
@@ -160,8 +160,8 @@ def _too_large(trace: Trace, cluster: Cluster) -> list[str]:
         fitting = [size for size in sizes if size[0] >= job.cpus_per_task and size[1] >= memory]
         total = sum(size[0] for size in fitting)
         if len(fitting) < nodes or total < job.tasks * job.cpus_per_task:
-            found.append(f"{job.id} (nodes {nodes}, CPUs per node {cpus}, memory {memory} MiB)")
-    if not found:
+            too_large.append(f"{job.id} (nodes {nodes}, CPUs per node {cpus}, memory {memory} MiB)")
+    if not too_large:
         return []
-    more = f" and {len(found) - _MANY} more" if len(found) > _MANY else ""
-    return [f"too large for the nodes: {', '.join(found[:_MANY])}{more}"]
+    more = f" and {len(too_large) - _MANY} more" if len(too_large) > _MANY else ""
+    return [f"too large for the nodes: {', '.join(too_large[:_MANY])}{more}"]

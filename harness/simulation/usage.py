@@ -20,8 +20,8 @@ from harness.site import bundle
 Usage = Mapping[tuple[str, str], float]
 _COLUMNS = ("Account", "User", "RawUsage")
 _LARGEST = 1 << 26  # bytes of a file
-_MOST = 5  # names in a note
-_OF_BUNDLE = "output/sshare.txt"
+_MOST_NAMES = 5  # names in a note
+_BUNDLE_FILE = "output/sshare.txt"
 _HINT = "sshare --all --parsable2 --format=Account,User,RawUsage prints it"
 
 
@@ -33,12 +33,12 @@ def read(path: Path) -> dict[tuple[str, str], float]:
     if not bundle.is_bundle(path):
         return _read(path)
     with bundle.opened(path) as opened:
-        if not (opened.root / _OF_BUNDLE).is_file():
+        if not (opened.root / _BUNDLE_FILE).is_file():
             raise UsageError(
                 f"{path} has no fair-share usage",
                 hint="harness-collect collects it where PriorityType=priority/multifactor",
             )
-        return _read(opened.root / _OF_BUNDLE)
+        return _read(opened.root / _BUNDLE_FILE)
 
 
 def _read(path: Path) -> dict[tuple[str, str], float]:
@@ -83,7 +83,7 @@ def _number(text: str) -> float | None:
 def of_cluster(usage: Usage, scenario: Scenario) -> tuple[dict[tuple[str, str], float], list[str]]:
     """Return the usage of the associations of a scenario's only cluster, and a note on the others.
 
-    Users have associations with their accounts on the cluster.
+    A user has an association with each of the user's accounts on the cluster.
     """
     (name,) = scenario.clusters
     users = scenario.of_cluster(name).users
@@ -91,7 +91,7 @@ def of_cluster(usage: Usage, scenario: Scenario) -> tuple[dict[tuple[str, str], 
     lacking = [f"{user} in {account}" for account, user in usage if (account, user) not in known]
     notes = []
     if lacking:
-        names = ", ".join(lacking[:_MOST]) + (", ..." if len(lacking) > _MOST else "")
+        names = ", ".join(lacking[:_MOST_NAMES]) + (", ..." if len(lacking) > _MOST_NAMES else "")
         notes = [f"usage left out of {len(lacking)} associations that the scenario lacks: {names}"]
     return {pair: seconds for pair, seconds in usage.items() if pair in known}, notes
 
@@ -104,6 +104,6 @@ def state(version: int, moment: float, usage: Iterable[tuple[int, float]]) -> by
     parts = [struct.pack(">HQ", version, int(moment))]
     for association, seconds in usage:
         text = f"{seconds:f}".encode() + b"\0"
-        # Without the usage of each resource, and of wall time, which only limits need.
+        # No usage per resource and no wall time: only limits need them.
         parts.append(struct.pack(">II", association, len(text)) + text + struct.pack(">II", 0, 0))
     return b"".join(parts)

@@ -48,7 +48,7 @@ Row = Mapping[str, str]
 
 
 class _File(BaseModel):
-    """A file of a bundle: its mode, or, in the list of what is replaced, nothing."""
+    """A file in a list of the manifest. Only the list of files has modes."""
 
     file: str
     mode: Annotated[str, StringConstraints(pattern="^[0-7]{4}$")] = "0644"
@@ -94,7 +94,7 @@ _OPTIONS = {
 }
 _USER_NAME = TypeAdapter(UserName)
 _UNUSUAL = "a scenario cannot have this name"
-# Users without a uid of an ordinary user get these.
+# Users without an ordinary uid get one from here on.
 _FIRST_FREE_UID = 100_000
 # What `scontrol show reservation` prints, and `scontrol create reservation` takes.
 _RESERVATION = (
@@ -108,10 +108,10 @@ _SHOWN_FLAGS = {"SPEC_NODES", "ALL_NODES", "OVERLAP_JOBS"}
 class Bundle:
     """An unpacked bundle: the configuration's directory, release, users, and sacctmgr's tables.
 
-    `site_directory` is the configuration's directory on the site, and `paths` the paths of the
-    files there; `replaced` are those in which harness-collect has replaced secrets, with their
-    number, and `modes` the permissions, as far as they are known. `tables` is the directory of the
-    tables, which is another bundle's if several share an accounting database.
+    `site_directory` is the configuration's directory on the site, and `paths` has the paths of the
+    files there; `replaced` has the number of secrets that harness-collect has replaced in a file,
+    and `modes` its permissions, if they are known. `tables` is the directory of the tables; it may
+    belong to another bundle with the same accounting database.
     """
 
     root: Path
@@ -168,7 +168,7 @@ class Bundle:
 
 
 class ConfigurationDirectory(Bundle):
-    """The files of a site's /etc/slurm, or of a copy of it, as those of a bundle."""
+    """A site's /etc/slurm, or a copy of it, as a bundle."""
 
     __slots__ = ()
 
@@ -179,7 +179,7 @@ class ConfigurationDirectory(Bundle):
 
 
 def of_directory(directory: Path) -> Bundle:
-    """Return the files of a configuration directory, which is the site's /etc/slurm.
+    """Return a configuration directory, which is the site's /etc/slurm, as a bundle.
 
     Links to files outside of it are not followed.
     """
@@ -258,7 +258,7 @@ def opened(path: Path) -> Iterator[Bundle]:
             )
         if not bundle.configuration.resolve().is_relative_to(root.resolve()):
             raise UsageError(f"{path}: its configuration is outside of the bundle")
-        _bring_in_includes(bundle)
+        _copy_includes(bundle)
         try:
             yield bundle
         except UsageError as error:
@@ -269,12 +269,12 @@ def opened(path: Path) -> Iterator[Bundle]:
 def _release(root: Path) -> str | None:
     """Return the release in the output of `sinfo --version`, such as slurm-wlm 20.11.4."""
     path = root / "output" / "version.txt"
-    found = re.search(r"\b(\d\d\.\d\d)\b", path.read_text()) if path.is_file() else None
-    return found and found[1]
+    match = re.search(r"\b(\d\d\.\d\d)\b", path.read_text()) if path.is_file() else None
+    return match and match[1]
 
 
-def _bring_in_includes(bundle: Bundle) -> None:
-    """Copy files that the configuration includes by absolute path into its directory."""
+def _copy_includes(bundle: Bundle) -> None:
+    """Copy the files that the configuration includes by absolute path into its directory."""
 
     def relative(match: re.Match[str]) -> str:
         source = bundle.root / _FILES / match[2].lstrip("/")
@@ -320,8 +320,8 @@ def sharing(bundles: Sequence[Bundle]) -> list[Bundle]:
     groups: dict[str, _Group] = {}
     for bundle in oldest_first:
         for name, user in bundle.users.items():
-            both = (*(users[name].groups if name in users else ()), *user.groups)
-            users[name] = user.model_copy(update={"groups": tuple(dict.fromkeys(both))})
+            group_names = (*(users[name].groups if name in users else ()), *user.groups)
+            users[name] = user.model_copy(update={"groups": tuple(dict.fromkeys(group_names))})
         groups |= bundle.groups
     tables = oldest_first[-1].tables
     return [replace(bundle, tables=tables, users=users, groups=groups) for bundle in bundles]
@@ -355,7 +355,7 @@ class Member:
 
 def members(bundle: Bundle) -> list[Member]:
     """Return the clusters of a site's slurmdbd; those of federations in the order of their ids."""
-    found = [
+    clusters = [
         Member(
             row["Cluster"],
             row.get("Federation", ""),
@@ -365,7 +365,7 @@ def members(bundle: Bundle) -> list[Member]:
         )
         for row in bundle.table("cluster")
     ]
-    return sorted(found, key=lambda member: member.number)
+    return sorted(clusters, key=lambda member: member.number)
 
 
 def objects(bundle: Bundle, cluster: str, others: Collection[str] = ()) -> SiteObjects:
@@ -373,36 +373,38 @@ def objects(bundle: Bundle, cluster: str, others: Collection[str] = ()) -> SiteO
 
     Users of the `others`, with which it shares the accounting database, exist but have no account.
     """
-    found = SiteObjects()
+    imported = SiteObjects()
     rows = [row for row in bundle.table("assoc") if row["Cluster"] == cluster]
-    accounts = _accounts(bundle, rows, found.left_out)
+    accounts = _accounts(bundle, rows, imported.left_out)
     qos = {}
     for row in bundle.table("qos"):
         options = _options(row, QOS, QOS_DEFAULTS)
         if float(row.get("LimitFactor") or 0):
             note = f"LimitFactor={row['LimitFactor']}: some releases do not have it"
-            found.left_out.append(f"QOS {row['Name']} {note}")
+            imported.left_out.append(f"QOS {row['Name']} {note}")
         if not _is_name(row["Name"]):
-            found.left_out.append(f"QOS {row['Name']}: {_UNUSUAL}")
+            imported.left_out.append(f"QOS {row['Name']}: {_UNUSUAL}")
         elif options or row["Name"] != "normal":
             qos[row["Name"]] = {"options": options} if options else {}
     parts = {
         "accounts": accounts,
         "qos": qos,
-        "resources": _resources(bundle, cluster, found.left_out),
+        "resources": _resources(bundle, cluster, imported.left_out),
     }
-    found.accounting.update({key: value for key, value in parts.items() if value})
-    found.users.update(_users(bundle, cluster, {*accounts, "root"}, others, found))
-    found.groups.update(_groups(bundle, found))
-    found.reservations.update(reservations(bundle, found))
+    imported.accounting.update({key: value for key, value in parts.items() if value})
+    imported.users.update(_users(bundle, cluster, {*accounts, "root"}, others, imported))
+    imported.groups.update(_groups(bundle, imported))
+    imported.reservations.update(reservations(bundle, imported))
     if names := {row["WCKey"] for row in bundle.table("wckey") if row.get("WCKey", "") not in "*"}:
-        found.left_out.append(f"wckeys: {', '.join(sorted(names))}: scenarios do not support them")
-    return found
+        imported.left_out.append(
+            f"wckeys: {', '.join(sorted(names))}: scenarios do not support them"
+        )
+    return imported
 
 
 def _accounts(bundle: Bundle, rows: Iterable[Row], left_out: list[str]) -> dict[str, Any]:
     """Return a cluster's accounts; "root" only if it has options of its own."""
-    of_accounts = {row["Account"]: row for row in bundle.table("account")}
+    account_rows = {row["Account"]: row for row in bundle.table("account")}
     accounts: dict[str, Any] = {}
     for row in rows:
         name, parent = row["Account"], row["ParentName"]
@@ -419,9 +421,9 @@ def _accounts(bundle: Bundle, rows: Iterable[Row], left_out: list[str]) -> dict[
                 accounts[name] = {"options": options}
             continue
         options |= {
-            column: of_accounts[name][column]
+            column: account_rows[name][column]
             for column in ("Description", "Organization")
-            if name in of_accounts and of_accounts[name][column] not in {"", name}
+            if name in account_rows and account_rows[name][column] not in {"", name}
         }
         accounts[name] = {
             **({"parent": parent} if parent != "root" else {}),
@@ -432,19 +434,19 @@ def _accounts(bundle: Bundle, rows: Iterable[Row], left_out: list[str]) -> dict[
 
 def _without_orphans(accounts: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
     """Return accounts without those that are not below root, such as a circle of accounts."""
-    below: dict[str, bool] = {"root": True}
+    is_below_root: dict[str, bool] = {"root": True}
     for name in accounts:
-        way: list[str] = []
-        above = name
-        while above not in below and above in accounts and above not in way:
-            way.append(above)
-            above = accounts[above].get("parent", "root")
-        below |= dict.fromkeys(way, below.get(above, False))
+        path: list[str] = []
+        ancestor = name
+        while ancestor not in is_below_root and ancestor in accounts and ancestor not in path:
+            path.append(ancestor)
+            ancestor = accounts[ancestor].get("parent", "root")
+        is_below_root |= dict.fromkeys(path, is_below_root.get(ancestor, False))
     for name in accounts:
-        if not below[name]:
+        if not is_below_root[name]:
             parent = accounts[name].get("parent")
             left_out.append(f"account {name}: its parent {parent} is not below root (assoc.txt)")
-    return {name: account for name, account in accounts.items() if below[name]}
+    return {name: account for name, account in accounts.items() if is_below_root[name]}
 
 
 def _resources(bundle: Bundle, cluster: str, left_out: list[str]) -> dict[str, Any]:
@@ -467,7 +469,7 @@ def _resources(bundle: Bundle, cluster: str, left_out: list[str]) -> dict[str, A
     return resources
 
 
-def reservations(bundle: Bundle, found: SiteObjects) -> Iterator[tuple[str, dict[str, str]]]:
+def reservations(bundle: Bundle, imported: SiteObjects) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the site's reservations that have not ended, with the options that create them.
 
     Times are relative, so that the reservation does what it did when the bundle was collected.
@@ -486,13 +488,13 @@ def reservations(bundle: Bundle, found: SiteObjects) -> Iterator[tuple[str, dict
         try:
             times = _times(facts, bundle.collected)
         except ValueError:
-            found.left_out.append(
+            imported.left_out.append(
                 f"reservation {name}: its times cannot be read (reservations.txt)"
             )
             continue
         if not _is_name(name) or not times:
             why = _UNUSUAL if times else "it had ended"
-            found.left_out.append(f"reservation {name}: {why}")
+            imported.left_out.append(f"reservation {name}: {why}")
             continue
         flags = [flag for flag in facts.get("Flags", "").split(",") if flag not in _SHOWN_FLAGS]
         options = times | {option: facts[option] for option in _RESERVATION if option in facts}
@@ -500,14 +502,14 @@ def reservations(bundle: Bundle, found: SiteObjects) -> Iterator[tuple[str, dict
             options.pop("PartitionName", None)
         why = f"it begins at {times['StartTime']}"
         if users := facts.get("Users"):
-            own = {*found.users, "root"}
+            own = {*imported.users, "root"}
             known = [user for user in users.split(",") if user.lstrip("-") in own]
             options["Users"] = ",".join(known) or "root"
             if options["Users"] != users:
                 why += f", for {options['Users']} instead of {users}"
         if any(flags):
             options["Flags"] = ",".join(flags)
-        found.emulated.append(f"reservation {name}: {why}")
+        imported.emulated.append(f"reservation {name}: {why}")
         yield name, options
 
 
@@ -517,7 +519,7 @@ def node_states(bundle: Bundle) -> Iterator[str]:
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     for line in lines:
         name, state, reason = (
-            found[1] if (found := re.search(pattern, line)) else ""
+            match[1] if (match := re.search(pattern, line)) else ""
             for pattern in (r"^NodeName=(\S+)", r"\bState=(\S+)", r"\bReason=(.*?)(?: \[|$)")
         )
         if node_state.is_out_of_service(node_state.normalized(state)):
@@ -546,71 +548,71 @@ def _users(
     cluster: str,
     accounts: set[str],
     others: Collection[str],
-    found: SiteObjects,
+    imported: SiteObjects,
 ) -> Iterator[tuple[str, Any]]:
     """Yield the users of a cluster and of others, with their accounts on the cluster."""
-    of_user: dict[str, dict[str, Row]] = {}
+    rows_of: dict[str, dict[str, Row]] = {}
     for row in bundle.table("assoc"):
         if not row["User"] or row["User"] == "root":
             continue
         if row["Cluster"] == cluster and row["Account"] in accounts:
             partition = f":{row['Partition']}" if row["Partition"] else ""
-            of_user.setdefault(row["User"], {})[f"{row['Account']}{partition}"] = row
+            rows_of.setdefault(row["User"], {})[f"{row['Account']}{partition}"] = row
         elif row["Cluster"] in others:
-            of_user.setdefault(row["User"], {})
-    people = {row["User"]: row for row in bundle.table("user")}
+            rows_of.setdefault(row["User"], {})
+    user_rows = {row["User"]: row for row in bundle.table("user")}
     defaults = bundle.default_accounts(cluster)
     coordinated = bundle.coordinated_accounts(cluster)
     uids = _uids(bundle)
-    for name, own in of_user.items():
+    for name, rows in rows_of.items():
         if name not in uids:
-            found.left_out.append(f"user {name}: {_why_not_a_user(name)}")
+            imported.left_out.append(f"user {name}: {_name_problem(name)}")
             continue
         uid, why = uids[name]
         if why:
-            found.emulated.append(f"user {name}: {why}; has uid {uid} here")
-        person = people.get(name, {})
+            imported.emulated.append(f"user {name}: {why}; has uid {uid} here")
+        user_row = user_rows.get(name, {})
         coordinates = [account for account in coordinated.get(name, ()) if account in accounts]
-        level = person.get("AdminLevel", "None")
+        level = user_row.get("AdminLevel", "None")
         yield (
             name,
             {
                 "uid": uid,
-                **_associations(own, defaults.get(name, "")),
+                **_associations(rows, defaults.get(name, "")),
                 **({"coordinates": coordinates} if coordinates else {}),
                 **({"admin": level} if level in {"Operator", "Administrator"} else {}),
             },
         )
 
 
-def _associations(own: Mapping[str, Row], default: str) -> dict[str, Any]:
-    """Return what a user may charge and request, the default account first."""
-    plain = sorted(
-        (account for account in own if ":" not in account),
+def _associations(rows: Mapping[str, Row], default: str) -> dict[str, Any]:
+    """Return a user's accounts, the default one first, and the options of associations."""
+    accounts = sorted(
+        (account for account in rows if ":" not in account),
         key=lambda account: (account != default, account),
     )
     options_of = {
         account: options
-        for account, row in own.items()
+        for account, row in rows.items()
         if (options := _options(row, ASSOCIATION, ASSOCIATION_DEFAULTS)) or ":" in account
     }
-    parts = {"accounts": plain, "associations": options_of}
+    parts = {"accounts": accounts, "associations": options_of}
     return {key: value for key, value in parts.items() if value}
 
 
 def _uids(bundle: Bundle) -> dict[str, tuple[int, str]]:
-    """Return each user's uid, and why it is not the site's: the same for each cluster."""
+    """Return each user's uid, the same for all clusters, and why it is not the site's."""
     used = {user.uid for user in bundle.users.values()}
     free = (uid for uid in count(_FIRST_FREE_UID) if uid not in used)
     owner_of: dict[int, str] = {}
     uids: dict[str, tuple[int, str]] = {}
     for name in dict.fromkeys(row["User"] for row in bundle.table("assoc")):
-        if name in {"", "root"} or _why_not_a_user(name):
+        if name in {"", "root"} or _name_problem(name):
             continue
         uid, why = bundle.users[name].uid if name in bundle.users else -1, ""
         if name not in bundle.users:
             why = "unknown on the host where the bundle was collected"
-        elif not _is_ordinary(uid) or uid in owner_of:
+        elif not _is_user_id(uid) or uid in owner_of:
             why = f"uid {uid} belongs to {owner_of.get(uid, 'a system user')}"
         if why:
             uid = next(free)
@@ -619,7 +621,7 @@ def _uids(bundle: Bundle) -> dict[str, tuple[int, str]]:
     return uids
 
 
-def _why_not_a_user(name: str) -> str:
+def _name_problem(name: str) -> str:
     """Return why a scenario cannot have a user of this name; "" if it can."""
     try:
         _USER_NAME.validate_python(name)
@@ -628,33 +630,33 @@ def _why_not_a_user(name: str) -> str:
     return "a system user of every host has this name" if name in SYSTEM_USERS else ""
 
 
-def _is_ordinary(uid: int) -> bool:
+def _is_user_id(uid: int) -> bool:
     return 1000 <= uid <= 60000 or 65536 <= uid < 2**31
 
 
-def _groups(bundle: Bundle, found: SiteObjects) -> Iterator[tuple[str, Any]]:
+def _groups(bundle: Bundle, imported: SiteObjects) -> Iterator[tuple[str, Any]]:
     """Yield the groups of the imported users, except each user's own."""
     members: dict[str, list[str]] = {}
-    for name in found.users:
+    for name in imported.users:
         for group in bundle.users[name].groups if name in bundle.users else ():
             members.setdefault(group, []).append(name)
     gids: dict[int, str] = {}
     for group, users in members.items():
         gid = bundle.groups[group].gid if group in bundle.groups else 0
-        if group in found.users:
+        if group in imported.users:
             others = [user for user in users if user != group]
             if others:
-                found.left_out.append(
+                imported.left_out.append(
                     f"group {group}: a user's own group; other members: {', '.join(others)}"
                 )
             continue
         try:
             _USER_NAME.validate_python(group)
         except ValidationError:
-            found.left_out.append(f"group {group}: {_UNUSUAL}")
+            imported.left_out.append(f"group {group}: {_UNUSUAL}")
             continue
         if gid < 1 or gid in gids:
-            found.left_out.append(f"group {group}: gid {gid} belongs to {gids.get(gid, 'root')}")
+            imported.left_out.append(f"group {group}: gid {gid} belongs to {gids.get(gid, 'root')}")
             continue
         gids[gid] = group
         yield group, {"gid": gid, "users": users}

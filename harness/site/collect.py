@@ -156,10 +156,10 @@ class Bundle:
     def text(self, name: str, text: str) -> str:
         """Add a file, with its secrets replaced; return its text."""
         for what, pattern in _SECRETS:
-            for found in reversed(list(pattern.finditer(text))):
-                line = text.count("\n", 0, found.start("secret")) + 1
+            for match in reversed(list(pattern.finditer(text))):
+                line = text.count("\n", 0, match.start("secret")) + 1
                 self.note("replaced", file=name, line=line, what=what)
-                text = text[: found.start("secret")] + _REPLACED + text[found.end("secret") :]
+                text = text[: match.start("secret")] + _REPLACED + text[match.end("secret") :]
         self.texts[name] = text
         return text
 
@@ -207,7 +207,7 @@ class Bundle:
         return self.text("output/" + name, done.stdout) if done.stdout else ""
 
     def write(self, path: str) -> None:
-        """Write the archive, which nobody else can read, and which is whole or not there."""
+        """Write the archive completely or not at all; nobody else can read it."""
         self.texts["manifest.json"] = json.dumps(self.manifest, indent=1, sort_keys=True) + "\n"
         descriptor, partial = tempfile.mkstemp(dir=os.path.dirname(path) or ".")
         try:
@@ -279,7 +279,7 @@ def _paths(value: str, directory: str) -> List[str]:
     path = os.path.join(directory, value)
     if os.path.isdir(path):
         path = os.path.join(path, "*")
-    return sorted(found for found in glob.glob(path) if os.path.isfile(found)) or [path]
+    return sorted(file for file in glob.glob(path) if os.path.isfile(file)) or [path]
 
 
 def _accounting(bundle: Bundle) -> None:
@@ -383,8 +383,8 @@ def with_dependencies(table: str) -> str:
     for row in rows.splitlines():
         cells = row.split("|", len(names) - 1)
         if len(cells) == len(names):  # others are further lines of a command line
-            found = _DEPENDENCY.search(cells[-1])
-            lines.append("|".join([*cells[:-1], found.group(1) if found else ""]))
+            match = _DEPENDENCY.search(cells[-1])
+            lines.append("|".join([*cells[:-1], match.group(1) if match else ""]))
     return "\n".join(lines) + "\n"
 
 
@@ -405,7 +405,8 @@ class Pseudonyms:
         self._add_hosts(conf)
         stems = set(self._of)
         users = json.loads(texts.get("output/users.json", '{"users": {}, "groups": {}}'))
-        # The accounting database's come first and apart, so that bundles of several clusters agree.
+        # Names of the accounting database are numbered first and separately, so that bundles of
+        # several clusters agree.
         self._add("user-{}", _all_in(bundle, "User", "assoc", "user"))
         others = set(users["users"]) | _column(bundle, "jobs.txt", "User")
         others |= {name.lstrip("-+") for name in _listed(_USERS, conf)}
@@ -442,7 +443,7 @@ class Pseudonyms:
         self._add("host-{}", {stem for stem in stems if re.match(r"[A-Za-z][\w-]*$", stem)})
 
     def _add(self, form: str, names: Iterable[str]) -> None:
-        """Add names; each has the number of its place among them."""
+        """Add names, numbered in alphabetical order."""
         for number, name in enumerate(sorted(set(names) - {""})):
             if name.lower() not in _WORDS and name not in self._of:
                 self._of[name] = form.format(_letters(number))
@@ -451,12 +452,12 @@ class Pseudonyms:
         """Return a text with all names replaced."""
         return self._words.sub(self._pseudonym, text)
 
-    def _pseudonym(self, found: "re.Match[str]") -> str:
-        word = found.group(0)
+    def _pseudonym(self, match: "re.Match[str]") -> str:
+        word = match.group(0)
         if word in self._of:
             return self._of[word]
         # An option of slurm.conf may have the name of an account.
-        is_option = found.string.startswith("=", found.end())
+        is_option = match.string.startswith("=", match.end())
         return word if is_option else self._of[word.lower()]
 
     def of_all(self, data: Any) -> Any:

@@ -77,7 +77,7 @@ def compare(
         before, after = (_shown(change.option, value) for value in (change.before, change.after))
         yield Entry(change.file, change.option, before, after, state, why)
     for source in site:
-        yield from _same(source, [change for change in changes if change.file == source.kind])
+        yield from _unchanged(source, [change for change in changes if change.file == source.kind])
 
 
 def scripts(notes: Iterable[str]) -> Iterator[Entry]:
@@ -103,10 +103,10 @@ def objects(
     for kind, known in copy.items():
         for name, facts in known.items():
             text = ", ".join(f"{key}: {value}" for key, value in facts.items())
-            own = name in site.get(kind, {})
+            is_on_site = name in site.get(kind, {})
             why = notes.get((kind, name), "")
-            state = EMULATED if why else SAME if own else ADDED
-            yield Entry(kind, name, text if own else None, text, state, why)
+            state = EMULATED if why else SAME if is_on_site else ADDED
+            yield Entry(kind, name, text if is_on_site else None, text, state, why)
     for note in left_out:
         what, _, why = note.partition(": ")
         yield Entry("site", what, None, None, LEFT_OUT, why)
@@ -119,14 +119,14 @@ def _note(text: str) -> tuple[str, str, str]:
     return kind, name, why
 
 
-def _same(source: Source, changes: Sequence[diff.Change]) -> Iterator[Entry]:
+def _unchanged(source: Source, changes: Sequence[diff.Change]) -> Iterator[Entry]:
     """Yield the options of a file of the site that do not differ, one entry for each line."""
     changed = {change.option.lower() for change in changes}
     for key, setting in source.settings.items():
         if key not in changed:
             value = _shown(setting.name, setting.value)
             yield Entry(source.kind, setting.name, value, value, SAME, "")
-    of_names = [
+    changed_rows = [
         (first.lower(), _names(names), option.lower())
         for change in changes
         if change.option.count(" ") >= 2
@@ -135,13 +135,15 @@ def _same(source: Source, changes: Sequence[diff.Change]) -> Iterator[Entry]:
     for key in source.sections:
         for row in source.rows(key):
             names = _names(row.first.value)
-            here = {option for first, named, option in of_names if first == key and named & names}
+            changed_options = {
+                option for first, named, option in changed_rows if first == key and named & names
+            }
             kept = [
                 option
                 for name, option in row.all.items()
-                if name not in here | changed | _ADDRESSES
+                if name not in changed_options | changed | _ADDRESSES
             ]
-            if "removed" not in here and kept:
+            if "removed" not in changed_options and kept:
                 text = " ".join(f"{option.name}={option.value}" for option in kept)
                 name = f"{row.first.name} {row.first.value}"
                 yield Entry(source.kind, name, text, text, SAME, "")

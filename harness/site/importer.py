@@ -128,20 +128,20 @@ def _import(
         return Imported(data, [f"{kind}: {text}" for kind, texts in kinds for text in texts], [])
     findings = check_path(directory, release)
     files = site or bundle.of_directory(directory)
-    own = scripts.find(files, cluster["options"], release)
-    used = {f"{directory}/{path}: {_FOREIGN}" for path in _used(files, own)}
+    site_scripts = scripts.find(files, cluster["options"], release)
+    used = {f"{directory}/{path}: {_FOREIGN}" for path in _used_as_scripts(files, site_scripts)}
     left_out = [text for text in left_out if text not in used]
     prefix = several_clusters.prefix_of(name) if clusters else rehearsal_copy.HOST
-    copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, own, prefix)
+    copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, site_scripts, prefix)
     make_startable(_without_people(copy), release, replaced, _write_data)
-    of_scripts = _printable([*own.notes])
+    script_notes = _printable([*site_scripts.notes])
     compared = [
-        *_compared(directory, release, copy, replaced),
-        *fidelity.scripts(of_scripts),
+        *_compare(directory, release, copy, replaced),
+        *fidelity.scripts(script_notes),
         *fidelity.objects(_objects(data), _objects(copy), left_out, emulated),
     ]
     notes = [
-        *of_scripts,
+        *script_notes,
         *(f"left out: {text}" for text in left_out),
         *(f"emulated: {text}" for text in emulated),
         *(f"replaced: {item}" for item in replaced),
@@ -149,9 +149,9 @@ def _import(
     return Imported(copy, notes, compared)
 
 
-def _used(site: bundle.Bundle, own: scripts.SiteScripts) -> list[str]:
+def _used_as_scripts(site: bundle.Bundle, site_scripts: scripts.SiteScripts) -> list[str]:
     """Return the files below a site's configuration directory that its copy uses as scripts."""
-    return [path.removeprefix(f"{site.site_directory}/") for path in own.used]
+    return [path.removeprefix(f"{site.site_directory}/") for path in site_scripts.used]
 
 
 def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -171,7 +171,7 @@ def _objects(data: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     }
 
 
-def _compared(
+def _compare(
     directory: Path,
     release: Release,
     data: Mapping[str, Any],
@@ -187,9 +187,9 @@ def _compared(
 
 
 def _without_people(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario without users and groups, whose other parts are the same objects.
+    """Return a scenario without users and groups; its other parts are shared, not copied.
 
-    Slurm's files do not name them, and there may be thousands.
+    Slurm's files do not name users and groups, and there may be thousands.
     """
     return {**data, "users": {}, "groups": {}}
 
@@ -203,9 +203,9 @@ def import_directory(
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the scenario of a configuration directory as data, and a list of what was left out.
 
-    For a rehearsal copy, that includes everything that the daemons could not read. Otherwise raises
-    UsageError if slurm.conf cannot be read, or lacks what a scenario requires; in both cases if
-    there is none.
+    For a rehearsal copy, that includes everything that the daemons could not read. Raises
+    UsageError if there is no slurm.conf and, unless the scenario is for a copy, if it cannot be
+    read or lacks what a scenario requires.
     """
     configuration = load(path, release)
     source = configuration.get("slurm.conf")
@@ -216,8 +216,8 @@ def import_directory(
         left_out += _leave_out_unreadable(configuration)
     else:
         _must_be_readable(path, configuration, source)
-    left_out += [f"{path}/{name}: {_FOREIGN}" for name in _foreign(path, configuration)]
-    left_out += _replaced(configuration)
+    left_out += [f"{path}/{name}: {_FOREIGN}" for name in _unread_files(path, configuration)]
+    left_out += _replacement_notes(configuration)
     name = (source.get("clustername") or "").lower()
     controllers = _controllers(source)
     if for_copy:
@@ -227,7 +227,7 @@ def import_directory(
         raise UsageError(f"{source.path}: no ClusterName", hint="slurmctld requires one")
     elif not controllers:
         raise UsageError(f"{source.path}: no SlurmctldHost, and no ControlMachine")
-    controller = _short(controllers[0])
+    controller = _without_domain(controllers[0])
     cluster = _cluster(configuration, source, controller, left_out, for_copy=for_copy)
     data: dict[str, Any] = {
         "description": f"Imported from {path}.",
@@ -352,7 +352,7 @@ def _cluster(
     cgroup = configuration.get("cgroup.conf")
     node_rows = source.rows("nodename")
     if for_copy:
-        node_rows = [*_with_names(node_rows, left_out)]
+        node_rows = [*_valid_rows(node_rows, left_out)]
     parts: dict[str, Any] = {
         "controller": controller,
         "defaults": False,
@@ -370,7 +370,7 @@ def _cluster(
 
 
 def _options(source: Source, left_out: list[str]) -> dict[str, Any]:
-    """Return the options that are alone on their line; repeated ones as lists."""
+    """Return the options that are alone on their line; repeated options become lists."""
     known = source.release.options[source.kind]
     options: dict[str, Any] = {}
     for key, setting in source.settings.items():
@@ -389,7 +389,7 @@ def _options(source: Source, left_out: list[str]) -> dict[str, Any]:
     return options
 
 
-def _with_names(rows: Iterable[Row], left_out: list[str]) -> Iterator[Row]:
+def _valid_rows(rows: Iterable[Row], left_out: list[str]) -> Iterator[Row]:
     """Yield the rows whose hostlists Slurm can read; add notes on the others."""
     for row in rows:
         path, line, pair = row.first
@@ -408,7 +408,7 @@ def _node_group(row: Row) -> dict[str, Any]:
 
 def _joined(groups: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield groups of nodes; consecutive ones that differ only in name and address become one."""
-    for (_, rest), equal in groupby(groups, key=_common):
+    for (_, rest), equal in groupby(groups, key=_join_key):
         several = [*equal]
         names = tuple(group["name"] for group in several)
         addresses = tuple(
@@ -423,8 +423,8 @@ def _joined(groups: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from several
 
 
-def _common(group: dict[str, Any]) -> tuple[object, dict[str, Any]]:
-    """Return what groups to join have in common: names apart from the last number, and options.
+def _join_key(group: dict[str, Any]) -> tuple[object, dict[str, Any]]:
+    """Return what groups to join have in common: their options, and names up to the last number.
 
     Groups of several nodes are not joined.
     """
@@ -456,7 +456,7 @@ def _accounting(
     )
     options = _options(slurmdbd, left_out) if slurmdbd else {}
     return {
-        "host": controller if host == "localhost" else _short(host),
+        "host": controller if host == "localhost" else _without_domain(host),
         **({"slurmdbd": options} if options else {}),
     }
 
@@ -489,7 +489,7 @@ def _printable(data: Any) -> Any:
     return type(data)(_UNPRINTABLE.sub("?", data)) if isinstance(data, str) else data
 
 
-def _replaced(configuration: Configuration) -> Iterator[str]:
+def _replacement_notes(configuration: Configuration) -> Iterator[str]:
     """Yield notes on files in which characters are replaced."""
     texts = {
         str(source.path): "".join(line.raw for _, line in source.lines) for source in configuration
@@ -500,7 +500,7 @@ def _replaced(configuration: Configuration) -> Iterator[str]:
             yield f"{path}: {count} control characters, replaced by ?"
 
 
-def _foreign(path: Path, configuration: Configuration) -> list[str]:
+def _unread_files(path: Path, configuration: Configuration) -> list[str]:
     read = {str(source.path) for source in configuration} | {
         name for file in configuration for name, _ in file.lines
     }
@@ -518,7 +518,7 @@ def _controllers(source: Source) -> list[str]:
     return [host for host in hosts if host]
 
 
-def _short(host: str) -> str:
+def _without_domain(host: str) -> str:
     """Return a host's name without its domain."""
     return host.partition(".")[0]
 

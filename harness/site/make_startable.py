@@ -25,7 +25,7 @@ from harness.slurmconf.check.findings import ERROR, FATAL, WARNING, Finding
 from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import Source, load
 
-# Removing an option may make the daemons notice the next one.
+# Once an option is removed, the daemons may refuse another one.
 _ROUNDS = 10
 # Lines of slurm.conf with several options, and where a scenario has them.
 _ROWS = {"nodename": "nodes", "partitionname": "partitions"}
@@ -112,7 +112,7 @@ def _shown(value: Any) -> str:
 
 
 def _path(data: Data, where: str) -> tuple[Any, ...]:
-    """Return the keys of the smallest removable part of a scenario at a place such as clusters.c.
+    """Return the keys that lead to the smallest removable part at a place such as clusters.c.
 
     It is empty if the scenario needs that part.
     """
@@ -121,10 +121,10 @@ def _path(data: Data, where: str) -> tuple[Any, ...]:
     rest = where
     while rest and isinstance(part, dict | list):
         keys = range(len(part)) if isinstance(part, list) else part
-        found = [key for key in keys if rest == str(key) or rest.startswith(f"{key}.")]
-        if not found:
+        matching = [key for key in keys if rest == str(key) or rest.startswith(f"{key}.")]
+        if not matching:
             break
-        key = max(found, key=lambda key: len(str(key)))
+        key = max(matching, key=lambda key: len(str(key)))
         path.append(key)
         part, rest = part[key], rest[len(str(key)) + 1 :]
     if path[2:3] == ["nodes"]:
@@ -169,7 +169,7 @@ def _remove_option(cluster: Data, line: Line, finding: Finding) -> Iterator[Repl
         if option == "selecttype":  # the harness's own, which fit each other, replace both
             for name in ("SelectType", "SelectTypeParameters"):
                 cluster["options"].pop(name, None)
-        others = [entry for entry in cluster.get("lines", ()) if not _has(entry, line)]
+        others = [entry for entry in cluster.get("lines", ()) if not _is_rendered_to(entry, line)]
         if len(others) < len(cluster.get("lines", ())):
             cluster["lines"] = others
             yield Replaced("slurm.conf", first.key, first.value, finding.message)
@@ -203,7 +203,7 @@ def _remove_from(options: Data, option: str, where: str, why: str) -> Iterator[R
             options[name] = None
 
 
-def _has(entry: Mapping[str, Any], line: Line) -> bool:
+def _is_rendered_to(entry: Mapping[str, Any], line: Line) -> bool:
     """Return whether an entry of a cluster's `lines` is rendered to a line."""
     return [(key.lower(), str(value)) for key, value in entry.items() if value is not None] == [
         (pair.key.lower(), pair.value) for pair in line.pairs

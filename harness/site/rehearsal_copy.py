@@ -25,8 +25,9 @@ ACCOUNTING = f"{HOST}-db"
 _ACCOUNT = "rehearsal"
 _USERS = {"alice": 2001, "bob": 2002}
 _STAND_IN = "/bin/true"
-# Options without which another of the site's would have no effect or be refused, with our value.
-_LOGS = {"slurmschedlogfile": f"{LOG_DIRECTORY}/slurmsched.log"}
+# Options, with the copy's values, without which other options of the site have no effect or are
+# refused.
+_LOG_OPTIONS = {"slurmschedlogfile": f"{LOG_DIRECTORY}/slurmsched.log"}
 
 # Programs of the site, each of which is replaced by one that does nothing. These and the following
 # options are in lower case.
@@ -44,8 +45,8 @@ _PROGRAMS = {
     "taskprolog",
     "unkillablestepprogram",
 }
-# Hosts, users and containment of jobs, for which the harness has its own options.
-_OURS = {
+# Options for hosts, users and containment of jobs, which the harness sets itself.
+_HARNESS_OPTIONS = {
     "accountingstoragebackuphost",
     "accountingstorageexternalhost",
     "accountingstoragehost",
@@ -83,8 +84,8 @@ _OURS = {
     "tlsparameters",
     "tlstype",
 }
-# Hardware, services and plugins of the site.
-_SITES = {
+# Options for hardware, services and plugins of the site.
+_SITE_OPTIONS = {
     "acctgatherenergytype",
     "acctgatherfilesystemtype",
     "acctgatherinfinibandtype",
@@ -123,7 +124,7 @@ _SITES = {
     "x11parameters",
 }
 # Power saving: in the copy, all nodes are up from the start.
-_POWER = {
+_POWER_OPTIONS = {
     "resumefailprogram",
     "resumeprogram",
     "resumerate",
@@ -136,23 +137,23 @@ _POWER = {
     "suspendtime",
     "suspendtimeout",
 }
-# Limits that the jobs of the checks, which request little memory, cannot keep.
+# Limits that the jobs of the checks exceed, because they request little memory.
 _FOR_LARGE_JOBS = {"vsizefactor"}
-_WHY = (
+_REASONS = (
     (_FOR_LARGE_JOBS, "the jobs of the checks request too little memory for it"),
-    (_OURS, "the harness has its own"),
-    (_SITES, "needs the site's hardware, services or plugins"),
-    (_POWER, "all nodes are up from the start"),
+    (_HARNESS_OPTIONS, "the harness has its own"),
+    (_SITE_OPTIONS, "needs the site's hardware, services or plugins"),
+    (_POWER_OPTIONS, "all nodes are up from the start"),
 )
-# With CLOUD nodes, whose power saving is emulated: what the harness has its own options for, the
+# For CLOUD nodes, whose power saving is emulated: the options that the harness sets itself, the
 # longest SuspendTime in seconds, and words of SlurmctldParameters.
-_POWER_OF_CLOUD = _POWER | {"treewidth"}
+_CLOUD_POWER_OPTIONS = _POWER_OPTIONS | {"treewidth"}
 _LONGEST_SUSPEND_TIME = 60
 _CLOUD_WORDS = ("cloud_dns", "idle_on_node_suspend", "power_save_interval=0")
 _CREATED = "the harness creates the hosts of CLOUD nodes for jobs, and removes them"
 _POWER_WORDS = re.compile(r"(cloud|power_save|idle_on_node_suspend|enable_configless)")
 # Defaults of the harness that are removed unless the site sets the option.
-_UNASKED = (
+_UNWANTED_DEFAULTS = (
     "AccountingStorageEnforce",
     "DefMemPerCPU",
     "ReturnToService",
@@ -169,7 +170,7 @@ _PARTITION_OPTIONS = {
     **dict.fromkeys(("allocnodes", "allowgroups"), "needs the site's hosts or users"),
     "state": "all partitions are up from the start",
 }
-# Groups that no imported user belongs to get these.
+# Groups without imported users get gids from here on.
 _FIRST_FREE_GID = 200_000
 _ACCOUNTING_NAMES = {
     "accounts": ("allowaccounts", "denyaccounts"),
@@ -179,7 +180,7 @@ _ACCOUNTING_NAMES = {
 _SLURMDBD = re.compile(
     "purge|archive(?!dir|script)|max|all|private|track|default|disable|parameters|debug"
 )
-_OF_ACCOUNTING = {
+_NEED_ACCOUNTING = {
     **dict.fromkeys(
         ("accountingstorageenforce", "accountingstoragetres"), "there is no accounting"
     ),
@@ -191,11 +192,11 @@ _OF_ACCOUNTING = {
 # Words of PrologFlags that require proctrack/cgroup. Slurm takes them to include Alloc.
 _PROLOG_WORDS = {"contain", "x11"}
 # Codes of findings about options or values that the release does not have.
-_NOT_TAKEN = {"gone", "obsolete", "plugin", "refused", "too-new", "unknown"}
+_REFUSED_CODES = {"gone", "obsolete", "plugin", "refused", "too-new", "unknown"}
 _FILES = {"topology.conf", "topology.yaml"}
-# Options that give jobs memory which they do not request, and limits of what they may.
-_MEMORY_OF_JOBS = ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU", "MaxMemPerCPU", "MaxMemPerNode")
-# A size of nodes that detect theirs, in MiB for each of so many CPUs.
+# Options with the default memory of jobs, and with the memory that they may request.
+_JOB_MEMORY = ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU", "MaxMemPerCPU", "MaxMemPerNode")
+# The memory of nodes that detect theirs on the site: MiB per CPU, and a number of CPUs.
 _MEMORY_PER_CPU, _MOST_CPUS = 1024, 64
 # Names of nodes that a host can have.
 _NODE = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -213,14 +214,14 @@ def shrink(
     """Return an imported scenario that runs on `hosts` hosts, and a list of what was replaced.
 
     `findings` are those about the site's files: what the release does not accept is left out.
-    `scripts` are the site's own, which replace nothing. The names of the hosts that run slurmctld
+    `scripts` are those of the site that the copy runs. The names of the hosts that run slurmctld
     and the nodes begin with `prefix`.
     """
     replaced: list[Replaced] = []
     refused = {
         finding.option.lower(): finding.message
         for finding in findings
-        if finding.severity in {FATAL, ERROR} and finding.code in _NOT_TAKEN
+        if finding.severity in {FATAL, ERROR} and finding.code in _REFUSED_CODES
     }
     ((name, cluster),) = data["clusters"].items()
     accounting = data.get("accounting")
@@ -288,7 +289,7 @@ def shrink(
 
 
 def _empty_groups(cluster: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the groups that partitions allow, and that none of the imported users belongs to."""
+    """Return the groups that partitions allow, but to which no imported user belongs."""
     named = {
         group: None
         for part in cluster.get("partitions", {}).values()
@@ -302,7 +303,7 @@ def _empty_groups(cluster: Mapping[str, Any], data: Mapping[str, Any]) -> dict[s
 def _with_all_nodes(
     cluster: Mapping[str, Any], hosts: int, replaced: list[Replaced]
 ) -> Mapping[str, Any]:
-    """Return a cluster that has nodes, each once, and all that its partitions name."""
+    """Return a cluster with at least one node, no node twice, and all that partitions name."""
     groups: list[dict[str, Any]] = []
     nodes: set[str] = set()
     for group in cluster["nodes"]:
@@ -310,8 +311,8 @@ def _with_all_nodes(
         new = [name for name in names if name not in nodes and _NODE.fullmatch(name)]
         if len(new) < len(names):
             why = "not the name of a node, or the second line of the same node; left out"
-            gone = hostlist.fold([name for name in names if name not in new])
-            replaced.append(Replaced("slurm.conf", "NodeName", gone, why))
+            left_out = hostlist.fold([name for name in names if name not in new])
+            replaced.append(Replaced("slurm.conf", "NodeName", left_out, why))
             group = {**group, "name": hostlist.fold(new)}
         if new:
             groups.append(group)
@@ -344,20 +345,20 @@ def _named_nodes(
         if listed is None or not all(map(_NODE.fullmatch, names)):
             why = "not a hostlist; replaced by all nodes"
             replaced.append(Replaced("slurm.conf", f"PartitionName {name} Nodes", nodes, why))
-            options = {**options, _spelled(options, "Nodes"): "ALL"}
+            options = {**options, _spelling(options, "Nodes"): "ALL"}
             names = []
         partitions[name] = {**part, "options": options}
         named |= dict.fromkeys(names)
     return partitions, list(named)
 
 
-def _spelled(options: Mapping[str, Any], name: str) -> str:
-    """Return an option's name as it is spelled there."""
+def _spelling(options: Mapping[str, Any], name: str) -> str:
+    """Return an option's name as it is spelled in `options`."""
     return next(option for option in options if option.lower() == name.lower())
 
 
 def _node_hosts(cluster: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the hosts of nodes that do not have the names of their hosts."""
+    """Yield the hosts of nodes whose names differ from their hosts' names."""
     for group in cluster["nodes"]:
         yield from names_of(str(get(group.get("options", {}), "NodeHostname") or "")) or ()
 
@@ -388,7 +389,7 @@ def _controllers(cluster: Mapping[str, Any], node_hosts: Collection[str], prefix
 def _with_cloud_nodes(
     cluster: Mapping[str, Any], hosts: int, replaced: list[Replaced]
 ) -> Mapping[str, Any]:
-    """Return a cluster of which as many CLOUD nodes as it has hosts are created for jobs."""
+    """Return a cluster in which as many CLOUD nodes as there are hosts are created for jobs."""
     options = cluster["options"]
     if not (get(options, "ResumeProgram") and get(options, "SuspendProgram")):
         return cluster
@@ -416,10 +417,10 @@ def _with_cloud_nodes(
 def _power_saving(
     options: Mapping[str, Any], replaced: list[Replaced]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options that power saving does not replace, and those of the copy."""
+    """Return the options without those for power saving, and the copy's options for it."""
     others = {}
     for name, value in options.items():
-        if name.lower() in _POWER_OF_CLOUD:
+        if name.lower() in _CLOUD_POWER_OPTIONS:
             replaced.append(Replaced("slurm.conf", name, value, _CREATED))
         elif name.lower() != "slurmctldparameters":
             others[name] = value
@@ -465,7 +466,7 @@ def _cluster(
     with_groups: bool,
 ) -> dict[str, Any]:
     own = scripts.options if scripts else {}
-    unwanted = {**refused, **({} if with_accounting else _OF_ACCOUNTING)}
+    unwanted = {**refused, **({} if with_accounting else _NEED_ACCOUNTING)}
     others = {name: value for name, value in cluster["options"].items() if name not in own}
     power: dict[str, Any] = {}
     if any("provision" in group for group in cluster["nodes"]):
@@ -473,7 +474,7 @@ def _cluster(
     options = dict(_options(others, unwanted, replaced)) | power
     options |= {name: value for name, value in own.items() if value is not None}
     present = {option.lower() for option in options}
-    options |= {option: None for option in _UNASKED if option.lower() not in present}
+    options |= {option: None for option in _UNWANTED_DEFAULTS if option.lower() not in present}
     lines = []
     for line in cluster.get("lines", ()):
         first = next(iter(line))
@@ -509,7 +510,7 @@ def _cluster(
         "lines": lines,
         "partitions": {
             name: {
-                "options": _without(
+                "options": _remove_unwanted(
                     f"PartitionName {name}", part["options"], partition_options, replaced
                 )
             }
@@ -527,20 +528,20 @@ def _options(
     options: Mapping[str, Any], refused: Mapping[str, str], replaced: list[Replaced]
 ) -> Iterator[tuple[str, Any]]:
     for name, value in options.items():
-        kept, why = _kept(name.lower(), value, refused)
+        kept, why = _copy_value(name.lower(), value, refused)
         if why:
             replaced.append(Replaced("slurm.conf", name, value, why))
         if kept is not None:
             yield name, kept
 
 
-def _kept(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, str]:
+def _copy_value(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, str]:
     """Return the copy's value of an option, None if it has none, and why it differs."""
-    why = next((why for names, why in _WHY if key in names), refused.get(key))
+    why = next((why for names, why in _REASONS if key in names), refused.get(key))
     if key in _PROGRAMS:
         return _STAND_IN, f"replaced by {_STAND_IN}"
-    if key in _LOGS:
-        return _LOGS[key], f"replaced by {_LOGS[key]}"
+    if key in _LOG_OPTIONS:
+        return _LOG_OPTIONS[key], f"replaced by {_LOG_OPTIONS[key]}"
     if why:
         return None, why
     if _PATH.search(str(value)):
@@ -565,7 +566,7 @@ def _nodes(
     replaced: list[Replaced],
     memory: int,
 ) -> dict[str, Any]:
-    options = _without(f"NodeName {group['name']}", group["options"], unwanted, replaced)
+    options = _remove_unwanted(f"NodeName {group['name']}", group["options"], unwanted, replaced)
     gres = next((options.pop(option) for option in list(options) if option.lower() == "gres"), None)
     if memory and get(options, "RealMemory") is None:
         options["RealMemory"] = memory
@@ -584,7 +585,7 @@ def _nodes(
 
 
 def _default_memory(cluster: Mapping[str, Any]) -> int:
-    """Return the MiB of nodes without RealMemory; 0 if jobs of the site request no memory."""
+    """Return the memory in MiB of nodes without RealMemory; 0 if the site's jobs request none."""
     parts = [
         cluster["options"],
         *(part["options"] for part in cluster.get("partitions", {}).values()),
@@ -592,7 +593,7 @@ def _default_memory(cluster: Mapping[str, Any]) -> int:
     defaults = [
         c_numbers.strtol(str(value))
         for options in parts
-        for name in _MEMORY_OF_JOBS
+        for name in _JOB_MEMORY
         if str(value := get(options, name) or "").isdecimal()
     ]
     selects = str(get(cluster["options"], "SelectTypeParameters") or "").lower()
@@ -601,7 +602,7 @@ def _default_memory(cluster: Mapping[str, Any]) -> int:
     return _MEMORY_PER_CPU * _MOST_CPUS + max(defaults, default=0) * _MOST_CPUS
 
 
-def _without(
+def _remove_unwanted(
     where: str, options: Mapping[str, Any], unwanted: Mapping[str, str], replaced: list[Replaced]
 ) -> dict[str, Any]:
     kept = {}

@@ -63,8 +63,9 @@ _PATIENCE = 20
 class SiteScripts:
     """A site's scripts for a scenario.
 
-    `scripts` and `stand_ins` are those keys of its cluster. `options` are the options of slurm.conf
-    that change; None removes one. `used` are the site's paths of its files that are in the others.
+    `scripts` and `stand_ins` are the values of these keys of its cluster. `options` are the options
+    of slurm.conf that change; None removes one. `used` are the site's paths of the files in
+    `scripts` and `stand_ins`.
     """
 
     scripts: Mapping[str, Any]
@@ -143,7 +144,7 @@ class _Search:
         if not added:
             return None
         shown = ",".join(values)
-        self.notes.append(f"runs: {name}={shown}" + _listed(added, shown))
+        self.notes.append(f"runs: {name}={shown}" + _path_list(added, shown))
         return values if len(values) > 1 else values[0]
 
     def plugins(self, name: str, value: str, known: frozenset[str]) -> str | None:
@@ -168,7 +169,7 @@ class _Search:
                 ]
             else:
                 kept.append(word)
-                self.notes.append(f"runs: {name}={word}" + _listed([script], word))
+                self.notes.append(f"runs: {name}={word}" + _path_list([script], word))
         return ",".join(kept) or None
 
     def _matching(self, pattern: str) -> Iterator[tuple[str, str]]:
@@ -179,13 +180,13 @@ class _Search:
         words = pattern.split()
         if not words:
             return
-        above = "" if words[0].startswith("/") else f"{self.site.site_directory}/"
-        parts = PurePosixPath(above + words[0]).parts
+        parent = "" if words[0].startswith("/") else f"{self.site.site_directory}/"
+        parts = PurePosixPath(parent + words[0]).parts
         for source in sorted(self.site.paths):
             names = PurePosixPath(source).parts
-            if len(names) == len(parts) and all(map(_fits, names, parts)):
-                inside = source.removeprefix(above)
-                yield source, f"{_CONFIGURATION}/{inside}" if above else source
+            if len(names) == len(parts) and all(map(_matches, names, parts)):
+                inside = source.removeprefix(parent)
+                yield source, f"{_CONFIGURATION}/{inside}" if parent else source
 
     def _add(
         self, source: str, target: str, hosts: str, named_by: str, *, is_program: bool = False
@@ -217,16 +218,16 @@ class _Search:
         return True
 
     def _add_interpreter(self, source: str, interpreter: str) -> bool:
-        """Return whether the hosts have an interpreter; it may get a link at its path."""
+        """Return whether the hosts have an interpreter; add a link if it is at a different path."""
         if interpreter.startswith("/") and interpreter not in self.site.paths:
-            if PurePosixPath(interpreter).name not in _places():
+            if PurePosixPath(interpreter).name not in _program_paths():
                 return False
-            self._stand_in(interpreter, f"{source}:1")
+            self._add_stand_in(interpreter, f"{source}:1")
             return True
-        return interpreter in self.site.paths or interpreter in _places()
+        return interpreter in self.site.paths or interpreter in _program_paths()
 
     def _note_contents(self, source: str, text: str) -> None:
-        """Note what in a script differs from the site's."""
+        """Add notes on how a script differs from the site's."""
         if "\ufffd" in text:
             self.notes.append(f"replaced: {source}: characters that are not UTF-8")
         if count := self.site.replaced.get(source):
@@ -242,7 +243,7 @@ class _Search:
                 self.notes.append(f"not examined: {source}: more than {_MOST_EXAMINED >> 10} KiB")
         for program, place in self.calls.items():
             if program not in self.scripts and program not in self.functions:
-                self._stand_in(program, place)
+                self._add_stand_in(program, place)
 
     def _examine(self, source: str, text: str, hosts: str, *, is_shell: bool) -> None:
         language = "bash" if is_shell else "lua" if source.endswith(".lua") else ""
@@ -250,7 +251,7 @@ class _Search:
             line, message = problem
             self.notes.append(f"finding: {source}:{line}: {message}")
         for path in dict.fromkeys(_PATHS.findall(text)):
-            if path in self.site.paths and path not in self.scripts and not _is_systems(path):
+            if path in self.site.paths and path not in self.scripts and not _is_system_file(path):
                 self._add(path, path, hosts, source)
                 if path in self.scripts:
                     self.notes.append(f"copied: {path}: named in {source}")
@@ -259,25 +260,25 @@ class _Search:
             for program, line in shell_calls.calls(text).items():
                 self.calls.setdefault(program, f"{source}:{line}")
 
-    def _stand_in(self, program: str, place: str) -> None:
-        """Add what stands in for a program unless the hosts have it.
+    def _add_stand_in(self, program: str, place: str) -> None:
+        """Add a stand-in for a program, unless the hosts have it at the same path.
 
-        At a different path, the hosts' program of the same name does.
+        If they have it at a different path, that program is the stand-in.
         """
         name = PurePosixPath(program).name
-        places = _places().get(name, ())
+        paths = _program_paths().get(name, ())
         path = program if program.startswith("/") else f"/usr/bin/{program}"
-        if path in self.stand_ins or program in places or (places and not program.startswith("/")):
+        if path in self.stand_ins or program in paths or (paths and not program.startswith("/")):
             return
         try:
             _PATH.validate_python(path)
         except ValidationError:
             self.notes.append(f"finding: {place} calls {program}, which the hosts may lack")
             return
-        self.stand_ins[path] = places[0] if places else None
-        if places and str(PurePosixPath(path).parent) in _SYSTEMS:
+        self.stand_ins[path] = paths[0] if paths else None
+        if paths and str(PurePosixPath(path).parent) in _SYSTEMS:
             return  # systems differ in where a program is
-        what = f"the hosts' {places[0]}" if places else "a program that only logs the call"
+        what = f"the hosts' {paths[0]}" if paths else "a program that only logs the call"
         self.notes.append(f"stand-in: {path}: {what}; called at {place}")
 
     def _missing_modules(self, source: str) -> dict[str, int]:
@@ -299,16 +300,16 @@ class _Search:
         return missing
 
 
-def _listed(paths: list[str], value: str) -> str:
+def _path_list(paths: list[str], value: str) -> str:
     return "" if paths == [value] else f": {', '.join(paths)}"
 
 
-def _fits(name: str, pattern: str) -> bool:
+def _matches(name: str, pattern: str) -> bool:
     """Return whether a pattern of glob(7) matches the name of a file or directory."""
     return fnmatch.fnmatchcase(name, pattern) and (name[0] != "." or pattern[0] == ".")
 
 
-def _is_systems(path: str) -> bool:
+def _is_system_file(path: str) -> bool:
     """Return whether a file of a bundle belongs to the site's operating system."""
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in collect.SYSTEM_FILES)
 
@@ -346,7 +347,7 @@ def _is_shell(source: str, text: str, is_program: bool) -> bool:
 
 
 @cache
-def _places() -> dict[str, tuple[str, ...]]:
+def _program_paths() -> dict[str, tuple[str, ...]]:
     """Return the programs that the hosts of all releases have: name -> paths."""
     places: dict[str, tuple[str, ...]] = {}
     for path in Path(__file__).with_name("programs.txt").read_text().split():
@@ -377,5 +378,5 @@ def _syntax_error(language: str, text: str) -> tuple[int, str] | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, f"its syntax could not be checked: {error}"
-    found = re.search(r"(?:line |stdin:)(\d+): (.*)", done.stderr)
-    return (int(found[1]), found[2]) if found and done.returncode else None
+    match = re.search(r"(?:line |stdin:)(\d+): (.*)", done.stderr)
+    return (int(match[1]), match[2]) if match and done.returncode else None

@@ -21,7 +21,7 @@ from harness.slurmconf.check.parsed_file import load
 
 T = TypeVar("T", bound=Hashable)
 # What a user may charge and request, which can differ between clusters.
-_OF_CLUSTERS = ("accounts", "associations")
+_CLUSTER_KEYS = ("accounts", "associations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +112,24 @@ def merge(parts: Mapping[str, Imported], names: Sequence[str]) -> Imported:
     _separate_trees(data, datas)
     notes = {name: part.notes for name, part in parts.items()}
     compared = {name: part.fidelity for name, part in parts.items()}
-    return Imported(data, [*_once(notes, "{}: {}".format)], [*_once(compared, _of)])
+    return Imported(data, [*_merged(notes, "{}: {}".format)], [*_merged(compared, _with_cluster)])
 
 
-def _of(cluster: str, entry: fidelity.Entry) -> fidelity.Entry:
+def _with_cluster(cluster: str, entry: fidelity.Entry) -> fidelity.Entry:
     return replace(entry, where=f"{cluster} {entry.where}")
 
 
-def _once(lists: Mapping[str, Sequence[T]], of: Callable[[str, T], T]) -> Iterator[T]:
-    """Yield what all lists have, once, and the rest with the names of their clusters."""
+def _merged(lists: Mapping[str, Sequence[T]], with_cluster: Callable[[str, T], T]) -> Iterator[T]:
+    """Yield the items of all lists: once if every list has it, else with the cluster's name."""
     counts = Counter(item for items in lists.values() for item in dict.fromkeys(items))
     common = {item for item, number in counts.items() if number == len(lists)}
     yield from (item for item in next(iter(lists.values())) if item in common)
     for name, items in lists.items():
-        yield from (of(name, item) for item in items if item not in common)
+        yield from (with_cluster(name, item) for item in items if item not in common)
 
 
 def _accounting(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what clusters share; the host of slurmdbd knows best where it is."""
+    """Return the accounting that clusters share, if possible that of slurmdbd's own host."""
     own = [(data["accounting"], next(iter(data["clusters"].values()))) for data in datas]
     with_slurmdbd = [
         part
@@ -183,7 +183,7 @@ def _separate_trees(data: dict[str, Any], datas: Sequence[Mapping[str, Any]]) ->
             {
                 name: own
                 for name, user in part["users"].items()
-                if (own := {key: user[key] for key in _OF_CLUSTERS if key in user})
+                if (own := {key: user[key] for key in _CLUSTER_KEYS if key in user})
             },
         )
         for part in datas
@@ -192,7 +192,7 @@ def _separate_trees(data: dict[str, Any], datas: Sequence[Mapping[str, Any]]) ->
         return
     data["accounting"]["accounts"] = {}
     for user in data["users"].values():
-        for key in _OF_CLUSTERS:
+        for key in _CLUSTER_KEYS:
             user.pop(key, None)
     for cluster, (accounts, associations) in zip(data["clusters"].values(), trees, strict=True):
         cluster |= {"accounts": accounts, "associations": associations}
@@ -201,22 +201,25 @@ def _separate_trees(data: dict[str, Any], datas: Sequence[Mapping[str, Any]]) ->
 def with_federations(imported: Imported, site: Bundle) -> Imported:
     """Return an imported site with the federations of its clusters.
 
-    What is left out of them, and other clusters of its slurmdbd, are notes and entries.
+    Notes and entries list what is left out of them, and the other clusters of its slurmdbd.
     """
     data = {**imported.data, "clusters": {**imported.data["clusters"]}}
-    every = members(site)
+    all_members = members(site)
     federations: dict[str, Any] = {}
     entries: list[fidelity.Entry] = []
-    for federation in dict.fromkeys(member.federation for member in every):
-        own = [member for member in every if member.federation == federation]
+    for federation in dict.fromkeys(member.federation for member in all_members):
+        own = [member for member in all_members if member.federation == federation]
         present = [member for member in own if member.cluster in data["clusters"]]
         missing = [member.cluster for member in own if member not in present]
         if not federation:
-            entries += [_missing(cluster, "it shares slurmdbd") for cluster in missing]
+            entries += [_missing_cluster(cluster, "it shares slurmdbd") for cluster in missing]
         elif len(present) > 1 or not missing:
             federations[federation] = {"clusters": [member.cluster for member in present]}
-            entries += [_missing(one, f"it belongs to federation {federation}") for one in missing]
-            entries += _of_federation(federation, own, present)
+            entries += [
+                _missing_cluster(cluster, f"it belongs to federation {federation}")
+                for cluster in missing
+            ]
+            entries += _federation_entries(federation, own, present)
             for member in present:
                 if member.features:
                     cluster = data["clusters"][member.cluster]
@@ -241,12 +244,12 @@ def with_federations(imported: Imported, site: Bundle) -> Imported:
     return Imported(data, [*imported.notes, *notes], compared)
 
 
-def _missing(cluster: str, why: str) -> fidelity.Entry:
+def _missing_cluster(cluster: str, why: str) -> fidelity.Entry:
     text = f"{why}, but its bundle is missing"
     return fidelity.Entry("cluster", cluster, None, None, fidelity.LEFT_OUT, text)
 
 
-def _of_federation(
+def _federation_entries(
     name: str, own: Sequence[Member], present: Sequence[Member]
 ) -> Iterator[fidelity.Entry]:
     """Yield entries on a federation that is imported, and the members that it has."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 _RESERVED = "! { ( if then elif else while until do time exec command builtin"
 _LAUNCHERS = "nohup setsid sudo env"
 # What the shell does itself: bash(1), reserved words and builtins.
-_OWN = """
+_SHELL_WORDS = """
     . : [ [[ ]] } ) alias bg bind break builtin caller case cd compgen complete continue coproc
     declare dirs disown done echo enable esac eval exit export false fc fg fi for function getopts
     hash help history in jobs kill let local logout mapfile popd printf pushd pwd read readarray
@@ -21,7 +21,7 @@ _OWN = """
     umask unalias unset wait
 """
 _BEFORE_COMMANDS = {*_RESERVED.split(), *_LAUNCHERS.split()}
-_BUILTINS = {*_RESERVED.split(), *_OWN.split()}
+_BUILTINS = {*_RESERVED.split(), *_SHELL_WORDS.split()}
 _TOKEN = re.compile(
     r"""
       (?P<comment> (?<![^\s;&|()]) \#[^\n]* )
@@ -53,11 +53,11 @@ def calls(text: str) -> dict[str, int]:
     {'nvidia-smi': 2, '/etc/site.sh': 2, '/opt/bin/x': 3}
     """
     own = functions(text)
-    found: dict[str, int] = {}
+    line_of: dict[str, int] = {}
     for word, line in _commands(_without_here_documents(text), 1):
         if word not in own and word not in _BUILTINS and _NAME.fullmatch(word):
-            found.setdefault(word, line)
-    return found
+            line_of.setdefault(word, line)
+    return line_of
 
 
 def functions(text: str) -> set[str]:

@@ -37,7 +37,7 @@ _SECRET_TABLES = re.compile(rb"INSERT (?:IGNORE )?INTO `\w+_job_(?:env|script)_t
 _SECRET_COLUMNS = ("submit_line", "admin_comment", "system_comment", "derived_es", "extra")
 # Files of a StateSaveLocation that are not copied.
 _SECRET_FILES = ("*.key", "*.pem", "*.crt", "*.jwks", "jwt*")
-# The files that a pending job gets. An environment is the number of strings, then the strings:
+# The files that a pending job gets instead. An environment is a number of strings, then these:
 # _write_data_array_to_file() of slurmctld's job_mgr.c.
 _IN_PLACE = {
     "script": b"#!/bin/sh\n",
@@ -64,7 +64,7 @@ def examine(data: SiteData, plan: Plan) -> None:
     if data.database:
         if not plan.scenario.accounting:
             raise UsageError("--database: the scenario has no accounting")
-        _, clusters = _whose(data.database)
+        _, clusters = _database_and_clusters(data.database)
         if not clusters & {*plan.scenario.clusters}:
             raise UsageError(
                 f"{data.database} is the database of {', '.join(sorted(clusters))}, but the "
@@ -104,8 +104,9 @@ def bring(run: OpenRun, data: SiteData) -> dict[str, User]:
     run.ssh.feed(host, sql, _scrubbed(data.database))
     emptied = run.ssh.run(host, sql, stdin=_EMPTY_COLUMNS).stdout
     run.ssh.run(host, sql, stdin=emptied, timeout=PATIENCE)
-    clusters = {*run.plan.scenario.clusters} & _whose(data.database)[1]
-    return _users(run.ssh.run(host, sql, stdin=_who(clusters), timeout=PATIENCE).stdout, run.plan)
+    clusters = {*run.plan.scenario.clusters} & _database_and_clusters(data.database)[1]
+    rows = run.ssh.run(host, sql, stdin=_job_users_query(clusters), timeout=PATIENCE).stdout
+    return _users(rows, run.plan)
 
 
 def remembered(run: OpenRun, until: float) -> dict[str, list[str]]:
@@ -171,7 +172,7 @@ def _sections(dump: Path) -> Iterator[tuple[bytes, bytes]]:
 
 
 @cache  # a dump can be large
-def _whose(dump: Path) -> tuple[bytes, set[str]]:
+def _database_and_clusters(dump: Path) -> tuple[bytes, set[str]]:
     """Return slurmdbd's database in a dump, and its clusters."""
     clusters_of: dict[bytes, set[str]] = {}
     try:
@@ -196,7 +197,7 @@ def _whose(dump: Path) -> tuple[bytes, set[str]]:
 
 def _scrubbed(dump: Path) -> Iterator[bytes]:
     """Yield a dump's statements of slurmdbd's database, without scripts and environments."""
-    slurmdbd_database, _ = _whose(dump)
+    slurmdbd_database, _ = _database_and_clusters(dump)
     secret = False
     for database, line in _sections(dump):
         if database in {slurmdbd_database, b""}:
@@ -217,7 +218,7 @@ _EMPTY_COLUMNS = """
 """.format(", ".join(f"'{column}'" for column in _SECRET_COLUMNS))  # noqa: S608  built from constants
 
 
-def _who(clusters: Iterable[str]) -> str:
+def _job_users_query(clusters: Iterable[str]) -> str:
     """Return the query for names and uids of users who have jobs."""
     return "\n".join(
         f"SELECT DISTINCT user, id_user FROM `{name}_job_table` "  # noqa: S608

@@ -30,7 +30,7 @@ COLUMNS = ("outcome", "reason", "message", *FIELDS)
 # What `expect` can name.
 EXPECTABLE = ("accepted", *COLUMNS)
 REFUSED, WAITS, STARTS = "refused", "waits", "starts"
-# Parts of these texts are enough.
+# Columns for which a part of the text may be expected.
 _TEXTS = frozenset({"reason", "message"})
 
 

@@ -1,4 +1,4 @@
-"""Submit the rows of a table to clusters that are up, and return how these treat each; run none.
+"""Submit the rows of a table to running clusters, and return how these treat each; no job runs.
 
 Meanwhile, all nodes are reserved, so that no job starts: it would count as usage, and change the
 fair share of later rows. A reservation hides nothing: select_nodes() in slurmctld's
@@ -38,11 +38,11 @@ _RESERVED = "ReqNodeNotAvail,_Reserved_for_maintenance"
 # The reason of a federated job while another cluster considers it: _schedule() in slurmctld's
 # job_scheduler.c.
 _LOCKED = "FedJobLock"
-# Reasons that may come from other jobs.
-_OF_OTHERS = frozenset({"Priority", "Resources", "Dependency"})
-# What slurmctld decides when a job is submitted; a scheduler may change the others.
+# Reasons that may be due to other jobs.
+_REASONS_OF_OTHERS = frozenset({"Priority", "Resources", "Dependency"})
+# Columns that slurmctld sets when a job is submitted; a scheduler may change the others.
 _DECIDED = ("partition", "qos", "account", "time", "gres", "constraint", "licenses", "reservation")
-# The most rows that are pending at a time; a scheduler looks at no more than these options say.
+# The most rows that are pending at a time; these options limit how many a scheduler looks at.
 _MOST_PENDING = 50
 _DEPTHS = re.compile(r"\b(?:default_queue_depth|partition_job_depth)=(\d+)")
 # Seconds. The main scheduler runs at least once a minute (slurm.conf(5), sched_interval).
@@ -50,7 +50,7 @@ _CONSIDERED_WITHIN = 300
 _ANSWERED_WITHIN = 300
 _CANCELLED_WITHIN = 180
 # How many jobs an error names.
-_FEW = 5
+_MOST_NAMED = 5
 
 
 def submit_rows(
@@ -63,12 +63,14 @@ def submit_rows(
     KeyboardInterrupt.
     """
     clusters = slurm.clusters(ssh, plan)
-    found: dict[Row, Answer] = {}
+    answer_of: dict[Row, Answer] = {}
     with interrupts.deferred() as interrupted, _nodes_reserved(list(clusters.values()), unrelated):
         for name, cluster in clusters.items():
-            of_cluster = [row for row in rows if row.cluster == name]
-            found |= _Submitter(ssh, cluster, interrupted).answers(of_cluster) if of_cluster else {}
-    return [found[row] for row in rows]
+            cluster_rows = [row for row in rows if row.cluster == name]
+            answer_of |= (
+                _Submitter(ssh, cluster, interrupted).answers(cluster_rows) if cluster_rows else {}
+            )
+    return [answer_of[row] for row in rows]
 
 
 @contextmanager
@@ -76,9 +78,9 @@ def _nodes_reserved(clusters: Sequence[SlurmCluster], unrelated: Collection[int]
     """Reserve all nodes of clusters that have no jobs, until the jobs of this context are gone."""
     for cluster in clusters:
         if jobs := _active(cluster, unrelated):
-            some = ", ".join(jobs[:_FEW])
+            examples = ", ".join(jobs[:_MOST_NAMED])
             raise CannotVerify(
-                f"{cluster.name}: {len(jobs)} active jobs would affect the answers: {some}",
+                f"{cluster.name}: {len(jobs)} active jobs would affect the answers: {examples}",
                 hint="wait for them, or cancel them",
             )
     reserved: list[SlurmCluster] = []
@@ -132,16 +134,17 @@ def _reserve(cluster: SlurmCluster) -> None:
 
 
 def _is_unconsidered(details: Mapping[str, str]) -> bool:
-    """Return whether a job waits for a federation, or for a cycle that did not end too early.
+    """Return whether a job still waits for its federation, or to be considered by the scheduler.
 
-    A cycle ends after max_sched_time, without the jobs that are left (slurm.conf(5)).
+    A cycle of the scheduler ends after max_sched_time, without the jobs that are left
+    (slurm.conf(5)).
     """
     return details["JobState"] == "PENDING" and details["Reason"] in {_LOCKED, "None"}
 
 
 def _depends_on_others(together: Answer, alone: Answer) -> bool:
     """Return whether a row's answer may come from rows that were pending together with it."""
-    return together.reason in _OF_OTHERS or any(
+    return together.reason in _REASONS_OF_OTHERS or any(
         together.held.get(name) != alone.held.get(name) for name in _DECIDED
     )
 
@@ -154,34 +157,35 @@ class _Submitter:
         config = cluster.run("scontrol", "show", "config").stdout
         depths = [int(depth) for depth in _DEPTHS.findall(config)]
         self._most = min([_MOST_PENDING, *filter(None, depths)])  # 0: no limit
-        # Its priorities only order the jobs by their submission.
+        # The priorities of priority/basic only follow the order of submission.
         self._basic = "priority/basic" in config
 
     def answers(self, rows: Sequence[Row]) -> dict[Row, Answer]:
         """Return the answer to each row, or to some after an interrupt."""
-        found: dict[Row, Answer] = {}
+        answer_of: dict[Row, Answer] = {}
         for row in rows:
-            found |= self._submitted([row], considered=False)
-        waiting = [row for row in rows if row in found and found[row].outcome != REFUSED]
+            answer_of |= self._submit_together([row], considered=False)
+        waiting = [row for row in rows if row in answer_of and answer_of[row].outcome != REFUSED]
         while waiting and not self._interrupted():
-            together = self._submitted(waiting, considered=True)
+            together = self._submit_together(waiting, considered=True)
             for row, seen in together.items():
-                if len(together) > 1 and _depends_on_others(seen, found[row]):
-                    seen = self._submitted([row], considered=True).get(row, seen)
-                found[row] = replace(found[row], outcome=seen.outcome, reason=seen.reason)
+                if len(together) > 1 and _depends_on_others(seen, answer_of[row]):
+                    seen = self._submit_together([row], considered=True).get(row, seen)
+                answer_of[row] = replace(answer_of[row], outcome=seen.outcome, reason=seen.reason)
             waiting = [row for row in waiting if row not in together]
         return {
             row: replace(answer, unexpected=answers.unexpected(row.expected, answer))
-            for row, answer in found.items()
+            for row, answer in answer_of.items()
         }
 
-    def _submitted(self, rows: Sequence[Row], *, considered: bool) -> dict[Row, Answer]:
-        """Submit rows, and cancel them once they are known, or the scheduler has considered them.
+    def _submit_together(self, rows: Sequence[Row], *, considered: bool) -> dict[Row, Answer]:
+        """Submit rows, cancel their jobs, and return the answers.
 
-        The first row is answered. Others are left out if they are refused, which may be because of
-        those before them, if there are too many, or after an interrupt.
+        With `considered`, wait for the scheduler first. The first row is always answered. Others
+        are left out if they are refused, possibly due to those before them, or if there are too
+        many. After an interrupt, there may be no answers.
         """
-        found: dict[Row, Answer] = {}
+        answer_of: dict[Row, Answer] = {}
         jobs: dict[Row, tuple[int, str]] = {}
         full: set[str] = set()
         try:
@@ -196,18 +200,18 @@ class _Submitter:
                 elif jobs:
                     full.add(row.user)
                 else:
-                    found[row] = submitted
+                    answer_of[row] = submitted
             if jobs:
                 job_ids = [job_id for job_id, _ in jobs.values()]
                 details = self._considered(job_ids) if considered else self._details(job_ids)
-                found |= {
+                answer_of |= {
                     row: self._answer(row, details[job_id], message)
                     for row, (job_id, message) in jobs.items()
                 }
         finally:
             if jobs:
                 self._cluster.run("scancel", *(str(job_id) for job_id, _ in jobs.values()))
-        return found
+        return answer_of
 
     def _submit(self, row: Row) -> Answer | tuple[int, str]:
         """Return the id of a row's job and what sbatch printed, or why it is refused."""
@@ -288,7 +292,7 @@ class _Submitter:
     def _schedule(self) -> None:
         """Make slurmctld schedule soon, by an update that changes nothing.
 
-        _slurm_rpc_resv_update() in slurmctld's proc_req.c.
+        See _slurm_rpc_resv_update() in slurmctld's proc_req.c.
         """
         update = ("scontrol", "update", f"ReservationName={_RESERVATION}", "Duration=1-0")
         self._cluster.run(*update)

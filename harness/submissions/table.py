@@ -18,8 +18,8 @@ from harness.parsing import bounded_yaml
 from harness.scenario.model import Scenario, did_you_mean
 from harness.submissions.answers import EXPECTABLE, FIELDS
 
-# sbatch(1): the long names of short options whose values are compared with what slurmctld holds, or
-# that cannot be asked.
+# sbatch(1): the long names of short options that are compared with what slurmctld holds, or that
+# are not supported.
 _SHORT = {
     "A": "account",
     "C": "constraint",
@@ -33,10 +33,10 @@ _SHORT = {
     "t": "time",
 }
 # Options that change what sbatch does, instead of what it submits; ":" separates jobs.
-_NOT_ASKED = frozenset(
+_UNSUPPORTED = frozenset(
     {":", "clusters", "help", "parsable", "test-only", "usage", "version", "wait", "wrap"}
 )
-_BESIDE_OPTIONS = ("user", "cluster", "name", "options", "expect")
+_OTHER_KEYS = ("user", "cluster", "name", "options", "expect")
 _TRUE, _FALSE = {"true", "yes"}, {"false", "no"}
 _HINT = (
     "a row has user, options of sbatch (partition: long, or options: [--partition=long]), and "
@@ -69,8 +69,8 @@ class Row:
         words = iter(self.options)
         for word in words:
             if match := re.fullmatch(r"--([\w-]+)(?:=(.*))?", word, re.DOTALL):
-                apart = match[2] is None and match[1] in FIELDS
-                values[match[1]] = next(words, "") if apart else match[2] or ""
+                is_separate = match[2] is None and match[1] in FIELDS
+                values[match[1]] = next(words, "") if is_separate else match[2] or ""
             elif word.startswith("-") and word[1:2] in _SHORT:
                 values[_SHORT[word[1]]] = word[2:] or next(words, "")
         return values
@@ -174,7 +174,7 @@ class _Reader:
     problems: list[Problem]
 
     def row(self, line: int, cells: _Cells) -> Row:
-        """Return a row; what is wrong in it is left out."""
+        """Return a row without what is wrong in it."""
         if "user" not in cells:
             self.problems.append(Problem(self.path, line, 1, "user", "is required"))
         users, clusters = list(self.scenario.users), list(self.scenario.clusters)
@@ -198,15 +198,15 @@ class _Reader:
     def _options(self, cells: _Cells) -> Iterator[str]:
         """Yield the options of sbatch; those in `options` come first."""
         words = self._words(cells["options"]) if "options" in cells else []
-        for option in {*Row("", "", "", "", tuple(words)).requested, *words} & _NOT_ASKED:
+        for option in {*Row("", "", "", "", tuple(words)).requested, *words} & _UNSUPPORTED:
             self._refuse(option, "options", cells["options"])
         yield from words
         for name, cell in cells.items():
-            if name in _BESIDE_OPTIONS or name.startswith("expect."):
+            if name in _OTHER_KEYS or name.startswith("expect."):
                 continue
             if not re.fullmatch("[a-z][a-z0-9-]+", name):
                 self._wrong(name, cell, "not the long name of an sbatch option")
-            if name in _NOT_ASKED:
+            if name in _UNSUPPORTED:
                 self._refuse(name, name, cell)
             yield from self._option(name, cell)
 

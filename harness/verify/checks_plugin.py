@@ -27,10 +27,10 @@ _PLAN = pytest.StashKey[Plan]()
 _STARTED = pytest.StashKey[float]()
 _EXPLAINED = pytest.StashKey[bool]()
 _JOB = re.compile(r"\b(?:job |JobId=)(\d+)")
-# When the first job of a check began (epoch seconds), if that was before the check.
+# When the first job of a check began, in seconds since 1970, if that was before the check.
 BEGAN = pytest.StashKey[float]()
-# The fixtures of checks that only look at hosts and clusters. Others run jobs.
-_TO_LOOK = {"clusters", "hosts", "plan", "run", "ssh"}
+# A check that uses no other fixtures only looks at hosts and clusters, and runs no jobs.
+_READ_ONLY_FIXTURES = {"clusters", "hosts", "plan", "run", "ssh"}
 # The files that come last, in this order: they verify what all other checks have left.
 _LAST = ("test_accounting_records.py", "test_daemon_logs.py", "test_slurmctld_agreement.py")
 
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
 
 
 def place(file: str, check: Callable[..., object]) -> tuple[int, bool]:
-    """Return a key that sorts the checks of files; those that are alike keep their order."""
+    """Return the sort key of a check in a file; checks with the same key keep their order."""
     return _LAST.index(file) + 1 if file in _LAST else 0, not only_looks(check)
 
 
@@ -112,7 +112,7 @@ def only_looks(check: Callable[..., object]) -> bool:
     >>> only_looks(lambda ssh, plan: None), only_looks(lambda ssh, jobs: None)
     (True, False)
     """
-    return inspect.signature(check).parameters.keys() <= _TO_LOOK
+    return inspect.signature(check).parameters.keys() <= _READ_ONLY_FIXTURES
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -149,7 +149,7 @@ def pytest_runtest_makereport(
         message = call.excinfo.exconly()  # with its class: the message may be empty or unclear
     if call.excinfo and outcome == "failed":
         circumstances = _circumstances(item, call.start, message)
-        # What a check has found comes first, but a command that failed is no finding.
+        # A check's own finding comes first, but the failure of a command is not a finding.
         if call.excinfo.errisinstance(ClusterError):
             message = diagnosis.with_causes_first(message, circumstances)
         else:
@@ -192,7 +192,7 @@ def provoked(session: pytest.Session) -> list[str]:
 
 
 def is_of_another_check(line: str, message: str, known: Iterable[str]) -> bool:
-    """Return whether a circumstance belongs to a check that ran since a failed check's job began.
+    """Return whether a circumstance is due to a check that ran since a failed check's job began.
 
     It names a job that the failed check's message does not name, or matches a pattern of `known`,
     the errors that checks provoke.

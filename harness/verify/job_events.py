@@ -48,7 +48,7 @@ _RAN_LINE = re.compile(
     rf"{_RAN.replace('[0-9]+', '')}(?P<id>\d+)(?:[_+]\d+\((?P<raw>\d+)\))?(?! NodeList=\(null)"
 )
 # Seconds by which a record's times and the log's may differ on a busy machine.
-_APART = 10
+_TOLERANCE = 10
 _NODE = re.compile(r" Node=(\S+)")
 # Daemons truncate their times to milliseconds. A line counts as logged at the end of its
 # millisecond: an event right before the line may be that close to it, but an event that the daemon
@@ -73,8 +73,8 @@ class Event:
 def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:
     """Return what happened to a job on the hosts of its cluster, in order.
 
-    Hosts are read at the same time: an event on one that is read late may follow an event on
-    another that is not returned.
+    Hosts are read in parallel: an event on a host that is read late may be returned although an
+    earlier event, on a host that was read before, is missing.
     """
     # Without --sync, a journal may lack what was sent to it a moment ago.
     journal = (
@@ -119,29 +119,31 @@ def invented(ssh: Ssh, plan: Plan, records: Iterable[Record]) -> list[Record]:
     for record in records:
         by_cluster.setdefault(record.cluster, []).append(record)
     records_without_run = []
-    for name, of_cluster in by_cluster.items():
+    for name, cluster_records in by_cluster.items():
         conf = plan.slurm_conf(name)
         if slurm_options.log_level(conf, "SlurmctldDebug") >= slurm_options.LOG_INFO:
             times = _times_of_jobs(ssh, plan, name)
             records_without_run += [
-                record for record in of_cluster if not _ran(record, times.get(record.job_id, []))
+                record
+                for record in cluster_records
+                if not _is_confirmed(record, times.get(record.job_id, []))
             ]
     return records_without_run
 
 
 def logged_times(ssh: Ssh, plan: Plan) -> dict[JobKey, list[float]]:
     """Return when slurmctld started and ended each job, according to its log."""
-    found: dict[JobKey, list[float]] = {}
+    times_of: dict[JobKey, list[float]] = {}
     for cluster in plan.scenario.clusters:
         for job_id, times in _times_of_jobs(ssh, plan, cluster).items():
-            known = found.setdefault(job_key(cluster, job_id), [])
-            known += [time for time in times if time is not None]
-    return found
+            job_times = times_of.setdefault(job_key(cluster, job_id), [])
+            job_times += [time for time in times if time is not None]
+    return times_of
 
 
-def _ran(record: Record, times: Sequence[float | None]) -> bool:
-    first = (record.submit or record.start or 0) - _APART
-    last = (record.end or inf) + _APART
+def _is_confirmed(record: Record, times: Sequence[float | None]) -> bool:
+    first = (record.submit or record.start or 0) - _TOLERANCE
+    last = (record.end or inf) + _TOLERANCE
     return any(time is None or first <= time <= last for time in times)
 
 
@@ -157,9 +159,9 @@ def _times_of_jobs(ssh: Ssh, plan: Plan, cluster: str) -> dict[int, list[float |
         paths = logs.log_files(plan, host, "slurmctld")
         zone, lines = logs.matching(ssh, host.name, paths, "slurmctld", _RAN)
         for line in lines:
-            if ran := _RAN_LINE.search(line):
+            if match := _RAN_LINE.search(line):
                 time = next((time for time, _ in logs.dated([line], zone)), None)
-                times_of.setdefault(int(ran["raw"] or ran["id"]), []).append(time)
+                times_of.setdefault(int(match["raw"] or match["id"]), []).append(time)
     return times_of
 
 

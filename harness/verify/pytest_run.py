@@ -30,9 +30,9 @@ _USAGE_ERROR = 4
 _MEANING = {2: "it was interrupted", 5: "no check fits the scenario"}
 _BY_SEVERITY = ("skipped", "passed", "error", "failed")
 # Seconds in which checks must clean up.
-_ENDING = 60
+_CLEANUP_WITHIN = 60
 # What the plugin prints when a check begins.
-_BEGINS = re.compile(r"check (\d+) of (\d+): (.+)")
+_CHECK_BEGINS = re.compile(r"check (\d+) of (\d+): (.+)")
 
 
 def verify(run: RunDir, say: Say, select: Sequence[str] = ()) -> tuple[list[Check], str]:
@@ -104,9 +104,9 @@ def _command(run: RunDir, junit: Path, select: Sequence[str]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return this environment without options for pytest, and without plugins.
+    """Return this process's environment without pytest's options and other plugins.
 
-    Other plugins could rerun or reorder checks.
+    These could rerun or reorder checks.
     """
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
@@ -124,15 +124,15 @@ def _steps(run: RunDir) -> Callable[[str], Step | None]:
     report = earlier_reports.report(run)
 
     def step_of(line: str) -> Step | None:
-        begins = _BEGINS.fullmatch(line)
-        if not begins:
+        match = _CHECK_BEGINS.fullmatch(line)
+        if not match:
             return None
-        number, total = int(begins[1]), int(begins[2])
+        number, total = int(match[1]), int(match[2])
         expected = None
         if report and len(report.checks) == total:
             expected = earlier_reports.stage_seconds(report, "verify")
         left = max(expected - (time.monotonic() - started), 0) if expected else None
-        return Step("check", number, total, begins[3], left)
+        return Step("check", number, total, match[3], left)
 
     return step_of
 
@@ -141,7 +141,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     """End the checks, and give them time to clean up."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
-        process.communicate(timeout=_ENDING)
+        process.communicate(timeout=_CLEANUP_WITHIN)
     process.kill()
 
 

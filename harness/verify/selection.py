@@ -194,7 +194,7 @@ def _backup_controllers(plan: Plan) -> bool:
 
 @feature("lasting")
 def _lasting(plan: Plan) -> bool:
-    """Nodes that all last."""
+    """Nodes that are all permanent."""
     return not _elastic(plan)
 
 
@@ -206,7 +206,7 @@ def _elastic(plan: Plan) -> bool:
 
 @feature("static_too")
 def _static_too(plan: Plan) -> bool:
-    """Nodes that last beside nodes that come and go, in one cluster."""
+    """Permanent nodes and nodes that come and go, in one cluster."""
     return any(
         cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
         for cluster in _clusters(plan)
@@ -305,7 +305,7 @@ def _age(plan: Plan) -> bool:
 
 @feature("scheduling")
 def _scheduling(plan: Plan) -> bool:
-    """`checks: {scheduling: true}`, and users of clusters on their own, whose nodes last."""
+    """`checks: {scheduling: true}`, and users of clusters on their own with permanent nodes."""
     return (
         plan.scenario.checks.scheduling
         and _users(plan)
@@ -369,7 +369,7 @@ def _monitoring(plan: Plan) -> bool:
 
 @feature("figures")
 def _figures(plan: Plan) -> bool:
-    """Prometheus, and users of clusters on their own, whose nodes last."""
+    """Prometheus, and users of clusters on their own with permanent nodes."""
     return _monitoring(plan) and _users(plan) and _lasting(plan) and not _federation(plan)
 
 
@@ -419,7 +419,7 @@ def _shared_homes(plan: Plan) -> bool:
 
 @feature("users_log_in")
 def _users_log_in(plan: Plan) -> bool:
-    """Login hosts that the harness made: only there is a key with which users can log in."""
+    """Login hosts that the harness creates: only there, users have a key to log in."""
     return plan.users_log_in()
 
 
@@ -431,7 +431,7 @@ def _rehearsal(plan: Plan) -> bool:
 
 @feature("external_jobs")
 def _external_jobs(plan: Plan) -> bool:
-    """Releases that all know external jobs."""
+    """External jobs, which the releases of all clusters support."""
     return all(releases.get(release).external_jobs for release in plan.releases().values())
 
 

@@ -76,10 +76,10 @@ def _outside(step: Record, job: Record) -> list[str]:
     """Return where a step's record is not within the nodes and the time of its job's record."""
     problems = []
     try:
-        stray = {*hostlist.expand(step.node_list)} - {*hostlist.expand(job.node_list)}
+        foreign_nodes = {*hostlist.expand(step.node_list)} - {*hostlist.expand(job.node_list)}
     except ValueError:
-        stray = set()
-    if stray:
+        foreign_nodes = set()
+    if foreign_nodes:
         problems.append(
             f"its step {step.step} has {step.node_list} in accounting, the job {job.node_list}"
         )

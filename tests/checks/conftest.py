@@ -59,11 +59,11 @@ class Jobs:
     plan: Plan
     users: list[str]
     submitted: list[JobKey] = field(default_factory=list)
-    # By the fixture that started them (see early_jobs.py), until the check that uses it ends.
+    # Jobs by the fixture that started them (see early_jobs.py), until the check that uses it ends.
     early: dict[str, set[JobKey]] = field(default_factory=dict)
-    # Those that did not end when they were cancelled.
+    # Jobs that did not end when they were cancelled.
     stuck: set[JobKey] = field(default_factory=set)
-    _ways: dict[str, list[str]] = field(default_factory=dict)
+    _access_options: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def user(self) -> str:
@@ -72,17 +72,17 @@ class Jobs:
 
     def user_of(self, cluster: str, partition: drift.Options) -> str:
         """Return the first user who has an account and a QOS that a partition allows."""
-        people = self.plan.scenario.of_cluster(cluster).users
-        able = (name for name in self.users if name in people and _allows(partition, people[name]))
-        return next(able, self.user)
+        users = self.plan.scenario.of_cluster(cluster).users
+        allowed = (name for name in self.users if name in users and _allows(partition, users[name]))
+        return next(allowed, self.user)
 
     def ways_into(self, cluster: str, partition: drift.Options) -> list[str]:
-        """Return the options for an account and a QOS that `user_of` needs for a partition.
+        """Return the options for the account and QOS that `user_of` needs for a partition.
 
-        There are none for what it does not restrict.
+        If the partition does not restrict accounts or QOS, there is no option for them.
         """
-        people = self.plan.scenario.of_cluster(cluster).users
-        user = people[self.user_of(cluster, partition)]
+        users = self.plan.scenario.of_cluster(cluster).users
+        user = users[self.user_of(cluster, partition)]
         return [
             f"--{option}={next(iter(own), names[0])}"
             for option, names, own in _allowed(partition, user)
@@ -93,9 +93,9 @@ class Jobs:
     ) -> int:
         """Submit a trace job on a cluster's controller and return its id; discard its output."""
         script = job_trace.script(body)
-        ways = self.ways_in(cluster)
+        access_options = self.ways_in(cluster)
         job_id = cluster.submit(
-            script, "--output=/dev/null", *ways, *options, user=user or self.user
+            script, "--output=/dev/null", *access_options, *options, user=user or self.user
         )
         self.submitted.append(job_key(cluster.name, job_id))
         return job_id
@@ -111,16 +111,16 @@ class Jobs:
 
         If there is none, those for the first partition.
         """
-        if cluster.name not in self._ways:
+        if cluster.name not in self._access_options:
             conf = slurm_conf(self.plan, cluster.name)
             name = conf.default_partition()
             line = conf.partitions[name]
             named = [] if drift.holds(line, "Default") else [f"--partition={name}"]
-            self._ways[cluster.name] = [*named, *self.ways_into(cluster.name, line)]
-        return self._ways[cluster.name]
+            self._access_options[cluster.name] = [*named, *self.ways_into(cluster.name, line)]
+        return self._access_options[cluster.name]
 
     def left_alone(self) -> set[JobKey]:
-        """Return the jobs that are not of the check that runs."""
+        """Return the jobs that do not belong to the check that runs."""
         return self.stuck.union(*self.early.values())
 
     def traces(self) -> list[JobTrace]:
@@ -143,7 +143,7 @@ class PoweringUp:
 
     @contextmanager
     def by(self, check: str) -> Iterator[None]:
-        """Fail at once if nodes did not come for an earlier check; note it if they do not now."""
+        """Fail at once if nodes did not come for an earlier check; record it if they do not now."""
         if self.fault:
             raise WaitTimeout(f"not tried, because nodes did not come before: {self.fault}")
         began = time.time()
@@ -189,7 +189,7 @@ def longest(plan: Plan, cluster: str) -> float:
 
 
 def over_time(plan: Plan, cluster: str) -> float:
-    """Return the most minutes that a job may run beyond its limit: OverTimeLimit."""
+    """Return for how many minutes at most a job may run beyond its limit: OverTimeLimit."""
     partitions = plan.scenario.clusters[cluster].partitions.values()
     options = [plan.slurm_conf(cluster), *(partition.options for partition in partitions)]
     limits = [slurm_options.get(part, "OverTimeLimit") for part in options]
@@ -221,17 +221,17 @@ def current_reservations(
     """
     defined = plan.scenario.clusters[cluster.name].reservations
     soon = time.time() + 24 * 3600
-    current = [one for one in cluster.reservations() if one.start < soon]
+    current = [reservation for reservation in cluster.reservations() if reservation.start < soon]
     return (
-        [one for one in current if one.name in defined],
-        [one for one in current if one.name not in defined],
+        [reservation for reservation in current if reservation.name in defined],
+        [reservation for reservation in current if reservation.name not in defined],
     )
 
 
 def reserved_nodes(cluster: SlurmCluster, plan: Plan) -> set[str]:
-    """Return the nodes that the scenario's reservations keep from jobs now, or from jobs of a day.
+    """Return the nodes that the scenario reserves now, or within a day.
 
-    Nodes of other reservations are not among them: checks fail that need such a node.
+    Nodes of other reservations are not included: checks that need such a node fail.
     """
     defined, _ = current_reservations(cluster, plan)
     return {
@@ -253,7 +253,7 @@ def slurm_conf(plan: Plan, cluster: str) -> drift.Rendered:
 
 
 def _allowed(partition: drift.Options, user: User) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield what a partition restricts: the option, the names it allows, and the user's of them."""
+    """Yield an option that a partition restricts, the names it allows, and those the user has."""
     for option, limit, own in (
         ("account", "allowaccounts", user.accounts),
         ("qos", "allowqos", ("normal", *user.qos)),
@@ -412,8 +412,8 @@ def all_records_sent(
 ) -> Callable[[object], bool]:
     """Return a `give_up` for waits for records.
 
-    It gives up once no slurmctld had had anything to send to slurmdbd for `seconds` when the last
-    look began, that is after the look before: a slow look may have missed what came in meanwhile.
+    It gives up once no slurmctld has had anything to send to slurmdbd for `seconds` before the last
+    look began: a slow look may miss what arrives after its beginning.
     """
     last = before = time.monotonic()
 

@@ -19,9 +19,9 @@ from harness.wait import wait_until
 
 # Slurm counts time limits in minutes, and looks for jobs that exceed them every half minute.
 SHORTEST_TIME_LIMIT = "--time=1"
-# The options of jobs that accounting must record as they were submitted.
+# Options of jobs, which accounting must record as they are.
 REQUEST = ("--job-name=accounting", "--time=3")
-# The fixtures whose jobs start early. Where nodes come and go, a job must not bring one up early.
+# The fixtures whose jobs start early. If nodes come and go, only jobs that need no node do.
 _NEED_NO_NODE = ("held_jobs",)
 _NEED_NODES = (
     "measured_jobs",
@@ -138,7 +138,7 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
 
 
 def _end_soon(cluster: SlurmCluster, job_id: int, jobs: Jobs) -> None:
-    """Move the end of a job's time forward, once it runs."""
+    """Bring the end time of a job forward once it runs."""
     cluster.wait_for([job_id], {"RUNNING"})
     cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5", user=jobs.user)
 

@@ -37,8 +37,8 @@ def test_every_cluster_is_registered_with_its_controller(
         address = cluster.run("getent", "ahostsv4", cluster.controller).stdout.split()[0]
         port = slurm_options.port_of(plan.slurm_conf(name), "slurmctld")
         expected = {(name, address, str(number)) for number in slurm_options.ports(port)}
-        for asked in clusters.values():
-            rows = table(asked, "show", "cluster", "format=cluster,controlhost,controlport")
+        for queried in clusters.values():
+            rows = table(queried, "show", "cluster", "format=cluster,controlhost,controlport")
             assert expected & rows, f"{name} is not registered at {address}:{port}: {rows}"
     assert {row[0] for row in table(cluster, "show", "cluster", "format=cluster")} == {*clusters}
 
@@ -158,8 +158,8 @@ def _job_with_steps() -> str:
     return "\n".join(["srun true", job_trace.step(1, "--ntasks=1 sh -c 'exit 3'"), "exit 0"])
 
 
-def _unlike_the_request(records: list[Record], keys: list[JobKey]) -> list[str]:
-    """Return the jobs whose records differ from the options they were submitted with."""
+def _differing_from_request(records: list[Record], keys: list[JobKey]) -> list[str]:
+    """Return the jobs whose records differ from their options."""
     return [
         f"job {record.job_id}: submitted with {' '.join(REQUEST)}, "
         f"accounting says {record.name}, {record.time_limit}"
@@ -190,12 +190,12 @@ def test_accounting_matches_what_every_job_saw(
         job = clusters[name].job(job_id)
         return bool(job and job.state == "PENDING" and job.reason == "BeginTime")
 
-    fresh = [
+    own_jobs = [
         job_key(target.name, jobs.submit(target, body, *REQUEST))
         for target in clusters.values()
         for body in ("srun true", "srun true; sleep 1", _job_with_steps())
     ]
-    fresh += measured_jobs
+    own_jobs += measured_jobs
     wait_until(
         lambda: active_jobs(clusters),
         lambda left: not left,
@@ -208,7 +208,7 @@ def test_accounting_matches_what_every_job_saw(
     seen = {trace.key for trace in traces}
     # A job that a check cancelled before it started has no trace; the jobs of this check must have
     # one.
-    verified = {key for key in jobs.submitted if key in seen} | {*fresh}
+    verified = {key for key in jobs.submitted if key in seen} | {*own_jobs}
     everywhere = f"--clusters={','.join(clusters)}"
     hosts_of = {name: plan.hosts_of(name) for name in clusters}
 
@@ -219,12 +219,12 @@ def test_accounting_matches_what_every_job_saw(
         differences = trace_comparison.differences(
             verified, traces, records, hosts_of, logged=logged
         )
-        return differences + _unlike_the_request(records, fresh)
+        return differences + _differing_from_request(records, own_jobs)
 
     # slurmctld sends records in the background.
     wait_until(
         look,
-        lambda found: not found,
+        lambda problems: not problems,
         what="accounting to agree with the jobs' trace",
         timeout=180,
         give_up=all_records_sent(clusters.values()),
@@ -245,7 +245,7 @@ def test_accounting_matches_what_every_job_saw(
         f"accounting has completed jobs that slurmctld's log does not know: {'; '.join(invented)}"
     )
     steps = {record.key for record in records if record.step == "0"}
-    assert {*fresh} <= steps, "a step that srun started inside a job has no record"
+    assert {*own_jobs} <= steps, "a step that srun started inside a job has no record"
 
 
 @pytest.mark.needs("users", "job_completion")

@@ -121,7 +121,7 @@ def test_every_slurmctld_knows_the_scenarios_associations(
     for name, cluster in clusters.items():
         wait_until(
             look_at(cluster),
-            lambda found: not found,
+            lambda differences: not differences,
             what=f"{name}'s slurmctld to have the scenario's associations in memory",
             timeout=60,
             give_up=partial(is_wrong_in_slurmdbd, cluster),

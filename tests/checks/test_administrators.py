@@ -19,13 +19,13 @@ from harness.plan import Plan
 from harness.scenario import Scenario
 from harness.wait import wait_until
 
-# What Slurm prints for ESLURM_USER_ID_MISSING, ESLURM_ACCESS_DENIED and EPERM, and about an account
+# What Slurm prints for ESLURM_USER_ID_MISSING, ESLURM_ACCESS_DENIED and EPERM, and for an account
 # that PrivateData hides: sacctmgr_add_user() in user_functions.c of 22.05.
 DENIED = re.compile(
     r"Invalid user id|[Pp]ermission denied|[Oo]nly admins|must be a super user"
     r"|account '.*' doesn't exist"
 )
-# No job may last as long, so that no job is kept from the node: slurm.conf(5), MaxTime.
+# No job may run until then, so the reservation keeps no job from the node: slurm.conf(5), MaxTime.
 NOT_BEFORE = "now+400days"
 # The errors of slurmctld and slurmdbd about the requests that they must refuse.
 REFUSALS = pytest.mark.provokes(
@@ -111,13 +111,13 @@ def held_job(jobs: Jobs, cluster: SlurmCluster, user: str, account: str = "") ->
 
 
 def answers(cluster: SlurmCluster, user: str, commands: list[str]) -> list[tuple[int, str]]:
-    """Return the exit code of each command of a user, and what it printed: one connection."""
+    """Run commands of a user over one connection; return the exit code and output of each."""
     mark = "-END-OF-ANSWER-"
     script = "".join(f'{command} 2>&1 < /dev/null\necho "{mark}$?"\n' for command in commands)
     printed = cluster.run("sh", user=user, stdin=script).stdout
-    found = re.findall(rf"(.*?){mark}(\d+)\n", printed, re.S)
-    assert len(found) == len(commands), printed
-    return [(int(code), text.strip()) for text, code in found]
+    outputs = re.findall(rf"(.*?){mark}(\d+)\n", printed, re.S)
+    assert len(outputs) == len(commands), printed
+    return [(int(code), text.strip()) for text, code in outputs]
 
 
 def hides(options: dict[str, str], item: str) -> bool:
@@ -146,12 +146,12 @@ class Rights:
         # To a coordinator who does not see a user, sacctmgr of 20.11 treats that user as new, which
         # slurmdbd refuses: as_mysql_add_assocs().
         self.users_are_hidden = hides(options, "users")
-        self.slurmctld = self._of_slurmctld()
+        self.slurmctld = self._unchanging_commands()
         accounting = self.scenario.accounting
         self.accounts = [*accounting.accounts] if accounting else []
 
-    def _of_slurmctld(self) -> list[str]:
-        """Return commands that set what they find: a node's weight, a partition's state, ..."""
+    def _unchanging_commands(self) -> list[str]:
+        """Return commands that set what is set already: a node's weight, a partition's state."""
         shown = self.cluster.run("scontrol", "--oneliner", "show", "node", self.node).stdout
         weight = re.search(r" Weight=(\d+)", shown)
         config = self.cluster.run("scontrol", "show", "config").stdout
@@ -167,22 +167,22 @@ class Rights:
 
     def actions(self, actor: Actor) -> Iterator[Action]:
         """Yield what to try as an actor."""
-        yield from self._of_slurmctld_and_qos(actor)
+        yield from self._cluster_actions(actor)
         # Those with jobs of others first.
-        accounts = sorted(self.accounts, key=lambda account: not self._others_of(actor, account))
+        accounts = sorted(self.accounts, key=lambda account: not self._other_users(actor, account))
         coordinated = [name for name in accounts if name.lower() in actor.accounts]
         others = [name for name in accounts if name.lower() not in actor.accounts]
         for account in (*coordinated[:1], *others[:1]):
             yield from self._in_account(actor, account, coordinates=account in coordinated)
 
-    def _of_slurmctld_and_qos(self, actor: Actor) -> Iterator[Action]:
-        """Yield what coordinators have no part in.
+    def _cluster_actions(self, actor: Actor) -> Iterator[Action]:
+        """Yield actions for which it does not matter whether the actor is a coordinator.
 
         See _slurm_rpc_*() in slurmctld's proc_req.c, and as_mysql_modify_qos().
         """
-        new = f"ReservationName={check_of(actor.name)}"
-        make = f"StartTime={NOT_BEFORE} Duration=1 Users=root Nodes={self.node} Flags=OVERLAP"
-        reserve = (f"scontrol create reservation {new} {make}", f"scontrol delete {new}")
+        name = f"ReservationName={check_of(actor.name)}"
+        details = f"StartTime={NOT_BEFORE} Duration=1 Users=root Nodes={self.node} Flags=OVERLAP"
+        reserve = (f"scontrol create reservation {name} {details}", f"scontrol delete {name}")
         yield Action("make and delete a reservation", reserve, actor.is_operator)
         for command in self.slurmctld:
             what = "change " + command.removeprefix("scontrol ").removeprefix("update ")
@@ -204,8 +204,8 @@ class Rights:
 
         See _update_job(), job_str_signal(), as_mysql_modify_assocs() and as_mysql_add_assocs().
         """
-        members = self._others_of(actor, account)
-        strangers = [user for user in self._others_of(actor) if user not in members]
+        members = self._other_users(actor, account)
+        outsiders = [user for user in self._other_users(actor) if user not in members]
         in_slurmctld = actor.is_operator or coordinates
         in_slurmdbd = actor.is_operator or (coordinates and self.coordinators_count)
         where = f"account={account} cluster={self.cluster.name}"
@@ -219,8 +219,8 @@ class Rights:
             what = f"set the fairshare of {user} in account {account}"
             yield Action(what, (change,), in_slurmdbd)
         if coordinates and self.users_are_hidden:
-            strangers = []
-        for user in [user for user in strangers[:1] if not self._association(user, where)]:
+            outsiders = []
+        for user in [user for user in outsiders[:1] if not self._association(user, where)]:
             commands = (
                 f"sacctmgr -i add user {user} {where}",
                 f"sacctmgr -i delete user {user} where {where}",
@@ -230,8 +230,8 @@ class Rights:
         change = f"sacctmgr -i modify account {account} set {shlex.quote(f'description={text}')}"
         yield Action(f"change account {account}", (change,), actor.is_operator)
 
-    def _others_of(self, actor: Actor, account: str | None = None) -> list[str]:
-        """Return users without rights, except the actor, of an account, or of any."""
+    def _other_users(self, actor: Actor, account: str | None = None) -> list[str]:
+        """Return users without rights who have this account, or any; not the actor."""
         return [
             name
             for name, user in self.scenario.users.items()
@@ -248,9 +248,9 @@ class Rights:
         """Try everything as an actor, and return what is wrong."""
         actions = [*self.actions(actor)]
         try:
-            problems = self._tried(actor, [action for action in actions if not action.only_refused])
+            problems = self._try(actor, [action for action in actions if not action.only_refused])
             if not problems:
-                problems = self._tried(actor, [action for action in actions if action.only_refused])
+                problems = self._try(actor, [action for action in actions if action.only_refused])
         finally:
             # What the actor could do, but not undo.
             undo = [command for action in actions for command in action.commands[1:]]
@@ -258,7 +258,7 @@ class Rights:
             self.cluster.run("sh", stdin=script, check=False)
         return problems
 
-    def _tried(self, actor: Actor, actions: list[Action]) -> list[str]:
+    def _try(self, actor: Actor, actions: list[Action]) -> list[str]:
         problems = []
         commands = [command for action in actions for command in action.commands]
         answered = iter(zip(commands, answers(self.cluster, actor.name, commands), strict=True))
@@ -333,19 +333,19 @@ def views_of_slurmctld(
     yield View(
         "reservations",
         reservations,
-        *(f"^ReservationName={check_of(one)} " for one in (user, other)),
+        *(f"^ReservationName={check_of(name)} " for name in (user, other)),
     )
     if plan.scenario.accounting:
         yield View(
             "users",
             "scontrol --oneliner show assoc_mgr flags=users",
-            *(rf"^UserName={one}\(" for one in (user, other)),
+            *(rf"^UserName={name}\(" for name in (user, other)),
         )
         if "priority/basic" not in cluster.run("scontrol", "show", "config").stdout:
             yield View(
                 "usage",
                 "sshare --all --noheader --parsable2 --format=User",
-                *(rf"^\s*{one}$" for one in (user, other)),
+                *(rf"^\s*{name}$" for name in (user, other)),
             )
 
 
@@ -354,14 +354,14 @@ def views_of_slurmdbd(
 ) -> Iterator[View]:
     """Yield what slurmdbd shows, except to users from whom its PrivateData hides it."""
     sacctmgr = "sacctmgr --parsable2 --noheader show"
-    names = tuple(f"^{one}$" for one in (user, other))
+    names = tuple(f"^{name}$" for name in (user, other))
     yield View("users", f"{sacctmgr} user format=user", *names)
     yield View("users", f"{sacctmgr} association format=user", *names)
     yield View("accounts", f"{sacctmgr} account format=account")
     yield View("events", f"{sacctmgr} event format=cluster")
     yield View("reservations", f"{sacctmgr} reservation format=name")
     if job:
-        ids = ",".join(str(one) for one in (own_job, job) if one)
+        ids = ",".join(str(job_id) for job_id in (own_job, job) if job_id)
         own = rf"^{own_job}$" if own_job else ""
         sacct = f"sacct --allusers --allocations --noheader --parsable2 --format=jobid --jobs={ids}"
         yield View("jobs", sacct, own, rf"^{job}$")
@@ -382,16 +382,16 @@ def test_user_sees_what_private_data_does_not_hide_and_no_more(
     of_slurmdbd = slurm_options.slurmdbd_conf(plan.scenario)
     problems = []
     for name, cluster in clusters.items():
-        people = actors(plan.scenario.of_cluster(name)) if plan.scenario.accounting else []
-        operators = [actor.name for actor in people if actor.is_operator][:1]
+        cluster_actors = actors(plan.scenario.of_cluster(name)) if plan.scenario.accounting else []
+        operators = [actor.name for actor in cluster_actors if actor.is_operator][:1]
         job, own_job = held_job(jobs, cluster, other), held_job(jobs, cluster, user)
         with ExitStack() as reserved:
-            for one in (other, user):
-                reserve(cluster, plan, one, reserved)
+            for owner in (other, user):
+                reserve(cluster, plan, owner, reserved)
             views = [*views_of_slurmctld(cluster, plan, user, other, own_job, job)]
             problems += look(cluster, views, user, operators, plan.slurm_conf(name), "slurm.conf")
         if plan.scenario.accounting:
-            if ids := [str(one) for one in (own_job, job) if one]:
+            if ids := [str(job_id) for job_id in (own_job, job) if job_id]:
                 cluster.run("scancel", *ids)
                 wait_until_recorded(cluster, ids)
             views = [*views_of_slurmdbd(cluster, user, other, own_job, job)]
@@ -400,7 +400,7 @@ def test_user_sees_what_private_data_does_not_hide_and_no_more(
 
 
 def reserve(cluster: SlurmCluster, plan: Plan, user: str, stack: ExitStack) -> None:
-    """Reserve a node for a user at a time that no job reaches, and delete that at the end."""
+    """Reserve a node for a user at a time that no job reaches; `stack` deletes the reservation."""
     name = f"ReservationName={check_of(user)}"
     node = plan.scenario.clusters[cluster.name].node_names()[0]
     stack.callback(cluster.run, "scontrol", "delete", name, check=False)

@@ -22,7 +22,7 @@ from harness.verify import checks_plugin
 BEGAN = time.time()
 # Seconds after a check or fault during which daemons may still log errors that it provoked.
 AFTERMATH = 20
-# Seconds before the checks that count, too: a few selected checks may take less time than systemd
+# Seconds before the checks that also count: a few selected checks may take less time than systemd
 # needs to restart a daemon.
 MOMENT = 2
 # Errors that daemons log although nothing is wrong, and why they cannot be avoided.
@@ -47,15 +47,15 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
     markers = {item.nodeid: [*item.iter_markers("provokes")] for item in request.session.items}
     events = [event for event in run.events() if timeline.seconds(event) > BEGAN]
     spans = [*disturbances(events, markers)]
-    named = [
+    known_errors = [
         *checks_plugin.provoked(request.session),
         *HARMLESS,
         *(() if plan.scenario.accounting else HARMLESS_WITHOUT_SLURMDBD),
     ]
     end = time.time()
 
-    def look(of: tuple[str, str, str]) -> list[str]:
-        name, daemon, path = of
+    def look(daemon_log: tuple[str, str, str]) -> list[str]:
+        name, daemon, path = daemon_log
         zone, *lines = ssh.run(
             name, ["sh", "-c", f"date +%z; cat {shlex.quote(path)} || true"]
         ).stdout.splitlines()
@@ -64,7 +64,7 @@ def test_no_daemon_logged_an_error_that_no_check_provoked(
             for at, line in complaints(lines, zone, BEGAN, end, levels="error|fatal")
             if not any(begin <= at <= end + AFTERMATH for begin, end in spans)
             and not is_known(plan, name, line)
-            and not any(re.search(pattern, line) for pattern in named)
+            and not any(re.search(pattern, line) for pattern in known_errors)
         ]
 
     problems = [
@@ -77,7 +77,7 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
     request: pytest.FixtureRequest, ssh: Ssh, plan: Plan, run: RunDir
 ) -> None:
     """A daemon that systemd restarted at once would otherwise go unnoticed."""
-    named = checks_plugin.provoked(request.session)
+    known_errors = checks_plugin.provoked(request.session)
     spans = timeline.faults(run.events())
     script = (
         f"journalctl --quiet --no-pager --output=short-unix --since=@{BEGAN - MOMENT:.0f} _PID=1"
@@ -92,7 +92,7 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
             if not any(
                 span.begin <= float(line.split()[0]) <= span.end + AFTERMATH for span in spans
             )
-            and not any(re.search(pattern, line) for pattern in named)
+            and not any(re.search(pattern, line) for pattern in known_errors)
         ]
 
     names = [host.name for host in plan.lasting_hosts()]

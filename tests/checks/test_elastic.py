@@ -49,7 +49,7 @@ class Elastic:
     run: RunDir
     ssh: Ssh
     recorder: Recorder
-    # The nodes that did not go before the time was over, which no check waits for again.
+    # The nodes that did not power down in time; no check waits for them again.
     stuck: set[str] = field(default_factory=set)
 
     @property
@@ -121,7 +121,7 @@ class Elastic:
         """
         hosts = providers.get(self.run.provider).hosts(self.run.id)
         present = [name for name in self.nodes if hosts.get(name)]
-        # At once: a node may run for a few seconds only.
+        # In parallel, because a node may run for a few seconds only.
         with ThreadPoolExecutor(max(1, len(present))) as pool:
             runs = [*pool.map(self._runs, present)]
         return {name for name, is_running in zip(present, runs, strict=True) if is_running}
@@ -194,7 +194,7 @@ def _awake(seen: Sighting) -> bool:
 
 
 class Signal:
-    """Lets a check end its jobs, so that they run for as long as it needs them on any machine."""
+    """Lets a check end its jobs: on any machine, they run for as long as the check needs them."""
 
     def __init__(self, elastic: Elastic, jobs: Jobs) -> None:
         self._elastic, self._jobs = elastic, jobs
@@ -315,7 +315,7 @@ def test_jobs_resume_as_many_nodes_as_they_request_at_once(
 def test_every_user_is_the_same_on_resumed_nodes(
     elastic: Elastic, jobs: Jobs, powering_up: Powering
 ) -> None:
-    """A job on all such nodes looks, because they may be gone when other checks look on hosts."""
+    """A job looks on all of them, because they may be gone when other checks look on hosts."""
     nodes = [*elastic.nodes]
     with powering_up():
         answer = elastic.cluster.run(
@@ -372,12 +372,12 @@ def test_static_nodes_are_filled_first_and_never_suspended(elastic: Elastic, job
     static = {name for name in usual.nodes if provision_of[name] == "static"}
     began = time.time()
     signal = Signal(elastic, jobs)
-    given = [jobs.submit_here(elastic.cluster, signal.awaited, "--exclusive") for _ in static]
-    elastic.cluster.wait_for(given, {"RUNNING"})
+    job_ids = [jobs.submit_here(elastic.cluster, signal.awaited, "--exclusive") for _ in static]
+    elastic.cluster.wait_for(job_ids, {"RUNNING"})
     signal.give()
-    elastic.cluster.wait_for(given, {"COMPLETED"})
+    elastic.cluster.wait_for(job_ids, {"COMPLETED"})
     host_of = elastic.plan.hosts_of(elastic.cluster.name)
-    ran = {trace.host for trace in jobs.traces() if trace.job_id in given}
+    ran = {trace.host for trace in jobs.traces() if trace.job_id in job_ids}
     assert ran == {host_of[node] for node in static}
     assert elastic.resumed(began) == set()
     assert not [
@@ -396,7 +396,7 @@ def test_job_resumes_a_node_of_the_shape_that_it_requests(
     groups = elastic.plan.scenario.clusters[elastic.cluster.name].nodes
     began = time.time()
     with powering_up():
-        given = {
+        job_of = {
             group.name: jobs.submit_here(
                 elastic.cluster, "true", f"--constraint={group.features[0]}"
             )
@@ -404,9 +404,9 @@ def test_job_resumes_a_node_of_the_shape_that_it_requests(
             if group.features and group.provision != "static"
         }
         elastic.cluster.wait_for(
-            given.values(), {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+            job_of.values(), {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
         )
-    assert len(elastic.resumed(began)) == len(given)
+    assert len(elastic.resumed(began)) == len(job_of)
 
 
 @pytest.mark.needs("federation")
@@ -425,17 +425,17 @@ def test_jobs_that_burst_resume_no_more_cloud_nodes_than_they_need(
     job = (signal.awaited, "--nodes=1", f"--cpus-per-task={cpus}")
     on_origin = sum(room for _, room in rooms(plan, federation.origin.name, cpus))
     # If both clusters have room, the one that schedules first takes a job, so fill the origin.
-    given = [jobs.submit_here(federation.origin, *job) for _ in range(on_origin)]
-    federation.origin.wait_for(given, {"RUNNING"})
+    job_ids = [jobs.submit_here(federation.origin, *job) for _ in range(on_origin)]
+    federation.origin.wait_for(job_ids, {"RUNNING"})
     with powering_up():
         burst = [jobs.submit(federation.origin, *job) for _ in range(8)]
-        given += burst
+        job_ids += burst
         # All must run at once, because a job that has ended would leave its node to the next one.
         elastic.cluster.wait_for(
             burst, {"RUNNING"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
         )
     signal.give()
-    assert Counter(map(ran_on, given)) == {
+    assert Counter(map(ran_on, job_ids)) == {
         federation.origin.name: on_origin,
         elastic.cluster.name: 8,
     }
@@ -451,15 +451,15 @@ def test_jobs_that_burst_resume_no_more_cloud_nodes_than_they_need(
     seen = {
         trace.job_id: (trace.cluster, trace.host)
         for trace in jobs.traces()
-        if trace.job_id in given
+        if trace.job_id in job_ids
     }
-    assert {*seen} == {*given}
+    assert {*seen} == {*job_ids}
     if plan.scenario.accounting:
         wait_until(
             lambda: {
                 record.job_id: (record.cluster, record.node_list)
                 for record in federation.origin.records("--federation", "--allocations")
-                if record.job_id in given and record.state == "COMPLETED"
+                if record.job_id in job_ids and record.state == "COMPLETED"
             },
             lambda recorded: recorded == seen,
             what="sacct --federation to agree with what the jobs saw",

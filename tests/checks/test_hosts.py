@@ -94,7 +94,7 @@ HARMLESS = (
 NO_JOBS = "Could not open job state file"
 # Prints the files from which systemd has the units of daemons, wherever they are.
 _LOADED = f"systemctl show --value --property=FragmentPath,DropInPaths {' '.join(DAEMONS)}"
-# Where changed configuration files of a package change what daemons do.
+# Paths of configuration files whose changes affect the daemons.
 SETTINGS = r"/etc/(slurm|munge|default|sysconfig|logrotate\.d)/"
 
 
@@ -208,10 +208,10 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
 
 
 def facts_of_processes(printed: str) -> list[list[str]]:
-    """Return the facts of each process, of which there are five.
+    """Return the five facts of each process.
 
-    A process that ended while it was looked at has fewer: slurmd and slurmctld fork for each
-    program that they run.
+    A process that ended in the meantime has fewer, and is left out: slurmd and slurmctld fork for
+    each program that they run.
     """
     lines = (line.split(" ", 4) for line in printed.strip().splitlines())
     return [facts for facts in lines if len(facts) == 5]
@@ -222,12 +222,12 @@ def different_start(unit: Mapping[str, str], command: str) -> Iterator[str]:
 
     A variable in the unit's command stands for any words.
     """
-    (of_unit,) = re.findall(r"argv\[\]=(.*?) ; ", unit["ExecStart"])
+    (unit_command,) = re.findall(r"argv\[\]=(.*?) ; ", unit["ExecStart"])
     pattern = "".join(
-        ".*" if word.startswith("$") else re.escape(f"{word} ") for word in of_unit.split()
+        ".*" if word.startswith("$") else re.escape(f"{word} ") for word in unit_command.split()
     )
     if not re.fullmatch(pattern, f"{command} "):
-        yield f"was started as {command!r}, its unit now has {of_unit!r}"
+        yield f"was started as {command!r}, its unit now has {unit_command!r}"
 
 
 def last_lines(ssh: Ssh, host: PlannedHost, unit: str) -> list[str]:
@@ -299,8 +299,8 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
     events = [*run.events()]
     ready = [timeline.seconds(event) for event in events if event.get("name") == "ready"]
 
-    def look(of: tuple[str, str, str]) -> list[str]:
-        name, daemon, path = of
+    def look(daemon_log: tuple[str, str, str]) -> list[str]:
+        name, daemon, path = daemon_log
         log = shlex.quote(path)
         # A check may have provoked errors in the second in which it restarted the daemon. systemd
         # before 248 prints no fractions of seconds.
@@ -313,13 +313,13 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
         assert lines or quiet(plan, name, daemon), f"{name}: {daemon} logged nothing to {path}"
         end = timeline.end_of_start(events, float(started))
         # Jobs that slurmctld has forgotten may get their ids again.
-        forgot = [
+        job_losses = [
             f"{name}: {daemon} started without the jobs of its cluster: {line}"
             for line in lines
             for at, text in logs.dated([line], zone)
             if ready and ready[0] < math.floor(float(started)) <= at and NO_JOBS in text
         ]
-        return forgot + [
+        return job_losses + [
             f"{name}: {daemon}: {line}"
             for _, line in complaints(lines, zone, float(started), end)
             if not is_known(plan, name, line)
@@ -332,12 +332,12 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
 
 
 def is_known(plan: Plan, host: str, line: str) -> bool:
-    """Return whether a cluster's scenario says that its daemons log such a line."""
-    of_host = plan.host(host).cluster
+    """Return whether a line is about a known problem of the host's cluster, or of any."""
+    cluster = plan.host(host).cluster
     clusters = plan.scenario.clusters
     return any(
         log_messages.is_certainly_about(line, option)
-        for name in ([of_host] if of_host else clusters)
+        for name in ([cluster] if cluster else clusters)
         for option in clusters[name].known_problems
     )
 
@@ -407,13 +407,13 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
             for *facts, path in table(hosts[name], f"stat -c '%f %U %G %04a %n' {paths}", 4)
         }
         owners = {path: tuple(owner) for path, (_, *owner) in stats.items()}
-        sums = {path: digest for digest, path in table(hosts[name], f"sha256sum {paths}", 1)}
+        digests = {path: digest for digest, path in table(hosts[name], f"sha256sum {paths}", 1)}
         for file in tree[name]:
             if file.path not in owners:
                 wrong.append(f"{name}:{file.path} is missing")
                 continue
             wanted = hashlib.sha256(run_secrets.reveal(file.text, secrets).encode()).hexdigest()
-            if sums.get(file.path) != wanted:
+            if digests.get(file.path) != wanted:
                 wrong.append(f"{name}:{file.path} is not the rendered file")
             if not stat.S_ISREG(int(stats[file.path][0], 16)):
                 wrong.append(f"{name}:{file.path} is not a regular file")
@@ -424,11 +424,11 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
                 )
         wrong += [f"{name}:{line}" for line in open_directories(hosts[name], tree[name])]
         # A file that comes from neither the harness nor a package may change what the daemons do.
-        found = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout
+        files = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout
         if has_own_image(plan, name):
-            found += "\n".join(hosts[name].run(_LOADED).stdout.split())
+            files += "\n".join(hosts[name].run(_LOADED).stdout.split())
         owner = plan.host(name).family.owner_of_file
-        others = sorted({*found.splitlines()} - {*owners})
+        others = sorted({*files.splitlines()} - {*owners})
         # Only if a package lacks one of the files, ask for each of them.
         if others and hosts[name].run(f"{owner} {shlex.join(others)}").failed:
             wrong += [
@@ -479,7 +479,7 @@ def places(plan: Plan, host: str) -> list[str]:
 
 
 def table(host: Host, command: str, gaps: int) -> list[list[str]]:
-    """Return what a command prints, even if it fails: each line split at its first `gaps` gaps."""
+    """Return a command's output, even if it fails: each line split at its first `gaps` gaps."""
     return [line.split(maxsplit=gaps) for line in host.run(command).stdout.splitlines()]
 
 

@@ -37,12 +37,12 @@ from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("kubernetes", "users"), pytest.mark.provokes()]
 
-# How many jobs and pods come and go after something is killed, and how many jobs may wait in the
-# meantime.
-SOME, MOST_WAITING = 5, 3
+# How many more jobs and pods come and go after something is killed, and how many jobs may wait in
+# the meantime.
+MORE, MOST_WAITING = 5, 3
 SEED = 1
 # CPUs and MiB of jobs in `scontrol show node`: as requested from the ledger, and as allocated.
-ASKED = r"GresUsed=\S*k8scpu:(\d+)\S*k8smemory:(\d+)"
+REQUESTED = r"GresUsed=\S*k8scpu:(\d+)\S*k8smemory:(\d+)"
 ALLOCATED = r"AllocTRES=cpu=(\d+),mem=(\d+)M"
 
 
@@ -236,11 +236,14 @@ def test_every_job_requests_from_the_ledger_what_it_gets(
     job_id = jobs.submit_here(hybrid.cluster, "sleep 300", *options)
     hybrid.cluster.wait_for([job_id], {"RUNNING"})
     texts = {node: shown(hybrid.cluster, node) for node in whole}
-    pairs = {node: (sizes(ASKED, text), sizes(ALLOCATED, text)) for node, text in texts.items()}
-    assert any(got != (0, 0) for _, got in pairs.values())
-    for node, (asked, got) in pairs.items():
-        assert all(requested >= other for requested, other in zip(asked, got, strict=True)), (
-            f"{' '.join(options)}: jobs have {got} of {node}, but requested {asked} from the ledger"
+    pairs = {node: (sizes(REQUESTED, text), sizes(ALLOCATED, text)) for node, text in texts.items()}
+    assert any(allocated != (0, 0) for _, allocated in pairs.values())
+    for node, (from_ledger, allocated) in pairs.items():
+        assert all(
+            requested >= other for requested, other in zip(from_ledger, allocated, strict=True)
+        ), (
+            f"{' '.join(options)}: jobs have {allocated} of {node}, "
+            f"but requested {from_ledger} from the ledger"
         )
 
 
@@ -365,7 +368,7 @@ class Pods:
     hybrid: HybridCluster
     whole: dict[str, Amount]
     chance: random.Random
-    asked: dict[str, tuple[str, Amount]] = field(default_factory=dict)
+    requested: dict[str, tuple[str, Amount]] = field(default_factory=dict)
     bound: dict[str, tuple[float, float]] = field(default_factory=dict)
     uses: list[Use] = field(default_factory=list)
     refused: int = 0
@@ -374,7 +377,7 @@ class Pods:
         """Bind admitted pods, drop those that were refused or have ended, and request one more."""
         now = time.time()
         answers = {node: self.hybrid.answers(node) for node in self.whole}
-        for name, (node, wanted) in [*self.asked.items()]:
+        for name, (node, wanted) in [*self.requested.items()]:
             answer = None if name in self.bound else answers[node].get(name)
             if answer == READY:
                 self.bound[name] = (time.time(), now + self.chance.uniform(0.5, 4))
@@ -383,9 +386,9 @@ class Pods:
                 self.uses.append(Use(name, node, wanted, self.bound[name][0], now))
             self.refused += answer == REFUSED
             if gone or answer == REFUSED:
-                del self.asked[name]
+                del self.requested[name]
                 self.hybrid.withdraw(node, name)
-        if more and len(self.asked) < 2 * len(self.whole):
+        if more and len(self.requested) < 2 * len(self.whole):
             node, size = self.chance.choice([*self.whole.items()])
             share = self.chance.uniform(0.1, 0.5)
             # Some pods request all CPUs, which are rarely free: only between the end of one job and
@@ -393,7 +396,7 @@ class Pods:
             cpus = self.chance.choice((share, 1))
             wanted = Amount(int(size.millicpus * cpus), int(size.memory * share))
             name = f"pod-{secrets.token_hex(4)}"
-            self.asked[name] = (node, wanted)
+            self.requested[name] = (node, wanted)
             self.hybrid.request_for(node, name, wanted.quantities())
 
     def run(self, stopped: Event) -> None:
@@ -401,7 +404,7 @@ class Pods:
         while not stopped.wait(0.2):
             self.step(more=True)
         wait_until(
-            lambda: self.step(more=False) or [*self.asked],
+            lambda: self.step(more=False) or [*self.requested],
             lambda left: not left,
             what="pods to go",
             timeout=120,
@@ -503,22 +506,22 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
         wait_until_answers(hybrid.cluster)
         return lasting
 
-    with ThreadPoolExecutor(2) as side:
+    with ThreadPoolExecutor(2) as pool:
         ended = Event()
-        with_pods = side.submit(pods.run, ended)
+        with_pods = pool.submit(pods.run, ended)
         try:
-            go_on(side, work, pods, with_pods)
-            go_on(side, work, pods, with_pods, kill_operator)
-            go_on(side, work, pods, with_pods, lambda: kill("slurmrestd"))
+            go_on(pool, work, pods, with_pods)
+            go_on(pool, work, pods, with_pods, kill_operator)
+            go_on(pool, work, pods, with_pods, lambda: kill("slurmrestd"))
             lasting = kill_slurmctld()
-            go_on(side, work, pods, with_pods)
+            go_on(pool, work, pods, with_pods)
             hybrid.cluster.run("scancel", str(lasting), user=jobs.user)
         finally:
             ended.set()
         with_pods.result()
     hybrid.cluster.wait_for([*work.memory_of], timeout=180)
     uses = work.uses()
-    beside = [
+    uses_beside_pods = [
         use
         for use in uses
         if any(other.node == use.node and at_once(use, other) for other in pods.uses)
@@ -526,7 +529,7 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
     counts = {
         "jobs": len(uses),
         "pods": len(pods.uses),
-        "jobs_beside_pods": len(beside),
+        "jobs_beside_pods": len(uses_beside_pods),
         "refused_pods": pods.refused,
     }
     run.event("hybrid", **counts, refused_jobs=work.refused)
@@ -541,7 +544,7 @@ def at_once(use: Use, other: Use) -> bool:
 
 
 def go_on(
-    side: ThreadPoolExecutor,
+    pool: ThreadPoolExecutor,
     work: Work,
     pods: Pods,
     with_pods: Future[None],
@@ -549,7 +552,7 @@ def go_on(
 ) -> None:
     """Call `kill`, then let jobs and pods come and go until there were some more of each."""
     ended = Event()
-    with_jobs = side.submit(work.run, ended)
+    with_jobs = pool.submit(work.run, ended)
 
     def counts() -> tuple[int, int]:
         for future in (with_jobs, with_pods):
@@ -560,11 +563,11 @@ def go_on(
     try:
         if kill:
             kill()
-        enough = [count + SOME for count in counts()]
+        enough = [count + MORE for count in counts()]
         wait_until(
             counts,
             lambda seen: all(map(ge, seen, enough)),
-            what=f"{SOME} more jobs and pods",
+            what=f"{MORE} more jobs and pods",
             timeout=120,
         )
     finally:

@@ -119,7 +119,7 @@ TASK_EVENTS = [*around("TaskProlog"), *around("task"), *around("TaskEpilog")]
 LAST_EVENTS = ["completed", *around("Epilog"), "freed"]
 # Events that happen while slurmctld or the node does something else, so they have no fixed place in
 # the order.
-BESIDE_OTHERS = {*around("PrologSlurmctld"), *around("EpilogSlurmctld"), "step launched"}
+UNORDERED_EVENTS = {*around("PrologSlurmctld"), *around("EpilogSlurmctld"), "step launched"}
 MODES = ["srun", "sbatch", "salloc", "salloc without a step"]
 
 
@@ -177,7 +177,7 @@ def test_events_of_a_job_come_in_the_order_of_its_mode(
             events_here = [
                 event.what
                 for event in seen
-                if event.host in {host, cluster.controller} and event.what not in BESIDE_OTHERS
+                if event.host in {host, cluster.controller} and event.what not in UNORDERED_EVENTS
             ]
             wanted = expected(
                 mode, at_allocation=at_allocation(plan, name), script_here=node == next(iter(hosts))

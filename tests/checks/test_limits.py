@@ -58,13 +58,13 @@ def cpus_of(limited: Limited, plan: Plan) -> int:
 
 def submit(jobs: Jobs, limited: Limited, *wanted: str) -> int:
     """Submit a job under the limits that runs until it is cancelled."""
-    here = only(limited.cluster, jobs.plan)
-    least = small(jobs.plan, limited.cluster.name, MINUTES)
+    cluster_option = only(limited.cluster, jobs.plan)
+    smallest = small(jobs.plan, limited.cluster.name, MINUTES)
     return jobs.submit(
         limited.cluster,
         "sleep 300",
-        *here,
-        *least,
+        *cluster_option,
+        *smallest,
         *wanted,
         f"--qos={limited.qos}",
         user=limited.user,
@@ -124,11 +124,11 @@ def test_user_has_no_more_gpus_at_a_time_than_the_qos_allows(
     for limit in limited:
         allowed = re.search(r"gres/gpu=(\d+)", limit.limits.get("MaxTRESPerUser", ""))
         if allowed and plan.scenario.clusters[limit.cluster.name].gpus():
-            all_of_them = submit(jobs, limit, f"--gres=gpu:{allowed[1]}")
-            limit.cluster.wait_for([all_of_them], {"RUNNING"})
+            full_job = submit(jobs, limit, f"--gres=gpu:{allowed[1]}")
+            limit.cluster.wait_for([full_job], {"RUNNING"})
             beyond = submit(jobs, limit, "--gres=gpu:1")
             waits_because(limit.cluster, beyond, "QOSMaxGRESPerUser")
-            limit.cluster.run("scancel", str(all_of_them), user=limit.user)
+            limit.cluster.run("scancel", str(full_job), user=limit.user)
             limit.cluster.wait_for([beyond], {"RUNNING"})
             limit.cluster.run("scancel", str(beyond), user=limit.user)
             limit.cluster.wait_for([beyond])
@@ -138,7 +138,7 @@ def test_user_has_no_more_gpus_at_a_time_than_the_qos_allows(
 def test_job_that_requests_more_time_than_the_qos_allows_does_not_start(
     limited: list[Limited], jobs: Jobs
 ) -> None:
-    walls = [
+    limits_of_time = [
         (limit, int(slurm_options.minutes(limit.limits["MaxWall"])) + 1)
         for limit in limited
         if "MaxWall" in limit.limits
@@ -146,7 +146,7 @@ def test_job_that_requests_more_time_than_the_qos_allows_does_not_start(
     # 20.11 reports the limit of the partition first.
     reachable = [
         (limit, too_long)
-        for limit, too_long in walls
+        for limit, too_long in limits_of_time
         if too_long <= longest(jobs.plan, limit.cluster.name)
     ]
     if not reachable:
@@ -179,31 +179,31 @@ def jobs_share_nodes(plan: Plan, cluster: str, partition: Partition) -> bool:
 def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
-    where = [
+    places = [
         (count, cluster, node, partition.name)
         for name, cluster in clusters.items()
         for node, count in plan.scenario.clusters[name].gpus().items()
         for partition in cluster.partitions()
         if node in partition.nodes and jobs_share_nodes(plan, name, partition)
     ]
-    if not where:
+    if not places:
         pytest.skip("no partition has a node with GPUs that several jobs may share")
     # More than one GPU shows more, many take longer.
-    count, cluster, node, partition = min(where, key=lambda place: (place[0] < 2, place[0]))
+    count, cluster, node, partition = min(places, key=lambda place: (place[0] < 2, place[0]))
     line = slurm_conf(plan, cluster.name).partitions[partition]
     user = jobs.user_of(cluster.name, line)
-    here = [
+    options = [
         *only(cluster, plan),
         f"--partition={partition}",
         *jobs.ways_into(cluster.name, line),
         *small(plan, cluster.name, MINUTES),
         f"--nodelist={node}",
     ]
-    ask = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+    show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
     taken: set[str] = set()
 
     def hold() -> None:
-        job_id = jobs.submit(cluster, "sleep 300", *here, "--gres=gpu:1", user=user)
+        job_id = jobs.submit(cluster, "sleep 300", *options, "--gres=gpu:1", user=user)
         cluster.wait_for([job_id], {"RUNNING"})
         shown = cluster.run("scontrol", "show", "job", "--details", str(job_id)).stdout
         taken.update(re.findall(r"IDX:(\d+)", shown))
@@ -211,13 +211,13 @@ def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
     for _ in range(count - 1):
         hold()
     assert len(taken) == count - 1, f"{count - 1} jobs have the GPUs {sorted(taken)}"
-    gpu = cluster.run("srun", *here, "--gres=gpu:1", *ask, user=user).stdout.strip()
+    gpu = cluster.run("srun", *options, "--gres=gpu:1", *show, user=user).stdout.strip()
     assert gpu not in taken, f"a job got GPU {gpu}, which belongs to another job"
     assert {gpu} | taken == {str(number) for number in range(count)}
-    assert cluster.run("srun", *here, *ask, user=user).stdout.strip() in {"", "NoDevFiles"}
+    assert cluster.run("srun", *options, *show, user=user).stdout.strip() in {"", "NoDevFiles"}
     hold()
     waits_because(
-        cluster, jobs.submit(cluster, "true", *here, "--gres=gpu:1", user=user), "Resources"
+        cluster, jobs.submit(cluster, "true", *options, "--gres=gpu:1", user=user), "Resources"
     )
 
 

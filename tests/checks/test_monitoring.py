@@ -45,7 +45,7 @@ for url, token in json.load(sys.stdin):
         answers.append((0, str(getattr(error, "reason", error))))
 print(json.dumps(answers))
 """
-# The state of a job, as squeue prints it, and the end of the names of its metrics: openmetrics.c.
+# A job's state, as squeue prints it -> how the names of its metrics end: openmetrics.c.
 STATES = {
     "BOOT_FAIL": "bootfail",
     "CANCELLED": "cancelled",
@@ -71,7 +71,7 @@ NODE_STATES = {
 HAS_JOBS = {"ALLOCATED", "MIXED", "COMPLETING"}
 # What sdiag counts.
 COUNTED = ("submitted", "started", "completed", "canceled", "failed")
-# A metric, the value of its label ("" for none), and what it should be and is.
+# A metric and the value of its label ("" for none) -> its value.
 Figures = dict[tuple[str, str], float]
 
 
@@ -107,7 +107,7 @@ class Prometheus:
         return json.loads(body)["data"]
 
     def targets(self, wanted: set[str]) -> list[str]:
-        """Return what is wrong with its targets once it has scraped each of them again.
+        """Return what is wrong with its targets, once it has scraped each of them again.
 
         It takes some seconds to find its targets after a start.
         """
@@ -247,18 +247,20 @@ def test_metrics_are_open_to_whom_private_data_says(
                 ]
             }
             cases["with a foreign key's token"] = (run_secrets.token("root", foreign, 600), 401)
-        asked = [(path, who) for path in slurm_options.METRIC_PATHS for who in cases]
+        requests = [(path, client) for path in slurm_options.METRIC_PATHS for client in cases]
         url = f"http://{slurm_options.conf_servers(plan.scenario.clusters[name], conf)[0]}"
-        answers = prometheus.fetch(*((f"{url}{path}", cases[who][0]) for path, who in asked))
-        for (path, who), (status, body) in zip(asked, answers, strict=True):
-            wanted = cases[who][1]
+        answers = prometheus.fetch(
+            *((f"{url}{path}", cases[client][0]) for path, client in requests)
+        )
+        for (path, client), (status, body) in zip(requests, answers, strict=True):
+            wanted = cases[client][1]
             if status != wanted:
-                wrong.append(f"{name}: {path} {who}: {status}, should be {wanted}: {body[:200]}")
+                wrong.append(f"{name}: {path} {client}: {status}, should be {wanted}: {body[:200]}")
             elif status == 200 and "slurm_" not in body and path != slurm_options.METRIC_PATHS[-1]:
-                wrong.append(f"{name}: {path} {who}: no metrics")  # only those of users may lack
-    told = everywhere(lambda name: in_memory(clusters[name]), with_metrics) if wrong else {}
+                wrong.append(f"{name}: {path} {client}: no metrics")  # only those of users may lack
+    options_of = everywhere(lambda name: in_memory(clusters[name]), with_metrics) if wrong else {}
     assert not wrong, "\n".join(
-        [*wrong, *(f"{name}: slurmctld has {facts}" for name, facts in told.items())]
+        [*wrong, *(f"{name}: slurmctld has {facts}" for name, facts in options_of.items())]
     )
 
 
@@ -304,11 +306,12 @@ def agree(cluster: SlurmCluster, prometheus: Prometheus, when: str) -> None:
     """Wait until Prometheus has the figures that Slurm's commands print."""
 
     def different() -> list[str]:
-        of_slurm, seen = dict(figures(cluster)), prometheus.figures(cluster.name)
+        expected, scraped = dict(figures(cluster)), prometheus.figures(cluster.name)
         return [
-            f"{metric}{{{of}}} is {seen.get((metric, of), 'missing')}, should be {value:g}"
-            for (metric, of), value in of_slurm.items()
-            if seen.get((metric, of)) != value
+            f"{metric}{{{label_value}}} is {scraped.get((metric, label_value), 'missing')}, "
+            f"should be {value:g}"
+            for (metric, label_value), value in expected.items()
+            if scraped.get((metric, label_value)) != value
         ]
 
     wait_until(
@@ -341,7 +344,7 @@ def figures(cluster: SlurmCluster) -> Iterator[tuple[tuple[str, str], float]]:
 
 
 def figures_of_jobs(cluster: SlurmCluster) -> Iterator[tuple[tuple[str, str], float]]:
-    """Yield what squeue prints of the jobs that slurmctld remembers: a task of an array is one."""
+    """Yield what squeue prints about the jobs in slurmctld's memory; an array task is a job."""
     query = ("squeue", "--noheader", "--all", "--array", "--states=all", "--format=%T|%u|%a|%P|%C")
     rows = [line.split("|") for line in cluster.run(*query).stdout.splitlines()]
     yield ("slurm_jobs", ""), len(rows)

@@ -30,7 +30,7 @@ _MOST_CONNECTIONS = 63
 # Seconds by which the time that a daemon logs may differ from the kernel's time of the write.
 _SAME_TIME = 5
 # Limits that the kernel derives from a host's memory.
-_OF_MEMORY = {"Max processes", "Max pending signals"}
+_MEMORY_LIMITS = {"Max processes", "Max pending signals"}
 # Deadline in seconds for a job whose steps hang for 25 s twice.
 _PATIENCE = 400
 # Prints the task's limits, then runs a step on the next nodes of its job, where each task reads
@@ -97,10 +97,10 @@ _DEVICES = {
     "/dev/tty": "5:0",
 }
 
-# Directories in which every user writes; libraries of MPI use /dev/shm.
-_OF_ALL = ("/tmp", "/var/tmp", "/dev/shm")
+# Directories to which every user writes; libraries of MPI use /dev/shm.
+_SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
 
-# Succeeds if the address of a host takes long, each time: a name server does not answer, for which
+# Succeeds if each lookup of a host's address takes long: a name server does not answer, for which
 # the resolver waits 5 s (resolv.conf(5)).
 _LONG, _SLOW = 4, 9
 _LOOKUP_IS_SLOW = f"""(
@@ -199,9 +199,9 @@ def _user_facts(line: str) -> dict[str, str]:
 def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
     ssh: Ssh, plan: Plan
 ) -> None:
-    """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and those of all.
+    """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and shared ones.
 
-    MariaDB's only has to have room.
+    MariaDB's directory only needs room.
     """
     tree = render.render(plan)
     user = next(iter(plan.scenario.users), "root")
@@ -214,7 +214,9 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
         rendered = [
             facts for facts in rendered if name in static or not facts[0].startswith("/run/")
         ]
-        writers = dict.fromkeys(_OF_ALL, user) | {path: owner for path, _, owner, _ in rendered}
+        writers = dict.fromkeys(_SHARED_DIRECTORIES, user) | {
+            path: owner for path, _, owner, _ in rendered
+        }
         if "mariadb" in plan.host(name).daemons:
             ask = ["mariadb", "--batch", "--skip-column-names", "--execute", "select @@datadir"]
             if directory := ssh.run(name, ask, check=False).stdout.strip():
@@ -226,7 +228,7 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
             )
         )
         *answers, _ = ssh.run(name, ["sh", "-c", script]).stdout.split("\nend\n")
-        wanted = dict.fromkeys(_OF_ALL, "1777 root root") | {
+        wanted = dict.fromkeys(_SHARED_DIRECTORIES, "1777 root root") | {
             path: " ".join(facts) for path, *facts in rendered
         }
         wrong = []
@@ -259,7 +261,7 @@ def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:
 
 def test_every_host_has_the_devices_that_programs_expect(ssh: Ssh, plan: Plan) -> None:
     """A program that replaces /dev/null by a regular file makes others read what was discarded."""
-    # Not into /dev/null, of all files.
+    # Do not use /dev/null here: it may be broken.
     look_at = "[ -e $path ] && stat -Lc '%F, mode %a, device %t:%T' $path || echo missing"
     script = f"for path in {shlex.join(_DEVICES)}; do {look_at}; done"
 
@@ -457,11 +459,11 @@ def test_every_slurmctld_reaches_the_slurmd_of_every_host(
 def _wait_until_reached(
     looks: Sequence[tuple[Callable[[Host], list[str]], Host]], what: str
 ) -> None:
-    """Wait until no function finds anything wrong on its host; a busy daemon may answer late."""
+    """Wait until no function finds a problem on its host; a busy daemon may answer late."""
 
     def unreached() -> list[str]:
         with ThreadPoolExecutor(8) as pool:
-            return [*chain.from_iterable(pool.map(lambda one: one[0](one[1]), looks))]
+            return [*chain.from_iterable(pool.map(lambda look: look[0](look[1]), looks))]
 
     wait_until(unreached, lambda left: not left, what=what, timeout=120, show="; ".join)
 
@@ -539,13 +541,13 @@ def _wrong_steps(
         yield f"{cluster.name}: a task on each of {','.join(nodes)}: {problem}"
         return
     lines = answer.stdout.splitlines()
-    asked = {tuple(line.split()[1:3]) for line in lines if line.startswith("asks ")}
+    pairs = {tuple(line.split()[1:3]) for line in lines if line.startswith("asks ")}
     reached = {
         tuple(line.split()[-3:-1]) for line in lines if re.search(r"\breached \S+ \S+ 8000$", line)
     }
-    if len({node for node, _ in asked}) != count:
-        yield f"{cluster.name}: a job of {count} nodes ran on {sorted({node for node, _ in asked})}"
-    for node, other in sorted(asked - reached):
+    if len({node for node, _ in pairs}) != count:
+        yield f"{cluster.name}: a job of {count} nodes ran on {sorted({node for node, _ in pairs})}"
+    for node, other in sorted(pairs - reached):
         errors = [
             line.partition(": ")[2]
             for line in lines
@@ -578,12 +580,12 @@ def _different_limits(cluster: SlurmCluster, plan: Plan, lines: list[str]) -> It
     ):
         limits.setdefault(node, {})[limit] = " ".join(values.split()[:2])
     for group in plan.scenario.clusters[cluster.name].nodes:
-        alike = {node: limits[node] for node in hostlist.expand(group.name) if node in limits}
-        for limit in {limit for names in alike.values() for limit in names} - _OF_MEMORY:
-            usual = Counter(node_limits[limit] for node_limits in alike.values()).most_common(1)[0][
-                0
-            ]
-            for node, node_limits in alike.items():
+        limits_of = {node: limits[node] for node in hostlist.expand(group.name) if node in limits}
+        for limit in {limit for names in limits_of.values() for limit in names} - _MEMORY_LIMITS:
+            usual = Counter(node_limits[limit] for node_limits in limits_of.values()).most_common(
+                1
+            )[0][0]
+            for node, node_limits in limits_of.items():
                 if node_limits[limit] != usual:
                     yield (
                         f"{limit} (soft, hard) of a task is {node_limits[limit]} on {node}, "
@@ -603,7 +605,7 @@ def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
             for path in logs.log_files(plan, host, daemon)
             if daemon != "munge"
         }
-        # Once more if the daemon has written to it meanwhile.
+        # Read again if the daemon has written to it in the meantime.
         script = f"""date +%z
             for path in {shlex.join(paths)}; do
                 until written=$(stat -c '%n %.3Y' $path); last=$(tail -n 1 $path)
@@ -612,9 +614,9 @@ def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
                 printf '%s\\n' "$written" "$last"
             done"""
         zone, *lines = ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines()
-        for line, following in pairwise(lines):
+        for line, last_line in pairwise(lines):
             path, _, written = line.partition(" ")
-            for at, _ in logs.dated([following], zone) if path in paths else ():
+            for at, _ in logs.dated([last_line], zone) if path in paths else ():
                 if abs(difference := at - float(written)) > _SAME_TIME:
                     yield (
                         f"{name}: the clock of {paths[path]} is {difference:+.0f} s off its host's "

@@ -75,11 +75,11 @@ def containers(
         if part.oci is not None
         for node in part.static_nodes()
     )
-    here = (*only(clusters[name], plan), *jobs.ways_in(clusters[name]), f"--nodelist={node}")
-    made = Containers(clusters[name], node, users[0], (*here, "--job-name=interactive"))
-    made.srun("sh", "-c", _BUNDLE, "sh", made.bundle, made.ended_by, inside=False)
-    yield made
-    made.srun("rm", "-r", made.directory, inside=False)
+    options = (*only(clusters[name], plan), *jobs.ways_in(clusters[name]), f"--nodelist={node}")
+    runner = Containers(clusters[name], node, users[0], (*options, "--job-name=interactive"))
+    runner.srun("sh", "-c", _BUNDLE, "sh", runner.bundle, runner.ended_by, inside=False)
+    yield runner
+    runner.srun("rm", "-r", runner.directory, inside=False)
 
 
 def test_container_has_its_own_root_file_system_and_its_users_permissions(

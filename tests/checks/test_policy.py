@@ -35,9 +35,11 @@ def test_partitions_and_limits_accept_the_right_users_and_refuse_others(
         Row(job.what, job.user, job.cluster, job.what, (*plan.scenario.checks.submit, *job.options))
         for job in submissions
     ]
-    beside = {job_id for _, job_id in jobs.left_alone()}
+    unrelated = {job_id for _, job_id in jobs.left_alone()}
     problems = []
-    for job, answer in zip(submissions, submit.submit_rows(ssh, plan, rows, beside), strict=True):
+    for job, answer in zip(
+        submissions, submit.submit_rows(ssh, plan, rows, unrelated), strict=True
+    ):
         seen = f"{job.what}: {' '.join(job.options)}: {answer.outcome}, {answer.reason or '-'}"
         plugins = slurm_options.get(plan.slurm_conf(job.cluster), "JobSubmitPlugins")
         if not job.reason:
@@ -60,18 +62,18 @@ def test_jobs_preempt_those_of_lower_qos(
     """A job of a higher QOS gets the node of a running job, which is treated as configured."""
     for pair in policy.preemptions(plan):
         cluster = clusters[pair.cluster]
-        here = (*only(cluster, plan), f"--account={pair.account}", "--exclusive", "--nodes=1")
+        options = (*only(cluster, plan), f"--account={pair.account}", "--exclusive", "--nodes=1")
         time = "--time=5"
         outcome, states = PREEMPTED[pair.mode]
         low = jobs.submit(
-            cluster, "sleep 300", *here, time, f"--qos={pair.low}", "--requeue", user=pair.user
+            cluster, "sleep 300", *options, time, f"--qos={pair.low}", "--requeue", user=pair.user
         )
         cluster.wait_for([low], {"RUNNING"})
         running = cluster.job(low)
         assert running
         node = f"--nodelist={running.node_list}"
         high = jobs.submit(
-            cluster, "sleep 300", *here, time, node, f"--qos={pair.high}", user=pair.user
+            cluster, "sleep 300", *options, time, node, f"--qos={pair.high}", user=pair.user
         )
         cluster.wait_for([high], {"RUNNING"})
         wait_until(
@@ -96,19 +98,19 @@ def test_priority_follows_qos_partition_nice_value_and_size(
             jobs.submit(cluster, "true", *options, "--begin=now+1hour", user=order.user)
             for options in order.options
         ]
-        found = cluster.priorities(ids)
+        seen = cluster.priorities(ids)
         cluster.run("scancel", *map(str, ids), user=order.user)
         cluster.wait_for(ids)
-        assert len(found) == 2, f"{cluster.name}: squeue does not show jobs {ids} of {order.user}"
-        (*_, first), (*_, second) = found
+        assert len(seen) == 2, f"{cluster.name}: squeue does not show jobs {ids} of {order.user}"
+        (*_, first), (*_, second) = seen
         # job_submit.lua of the site may have changed the jobs. Slurm cuts fractions off, and 0 is
         # the priority of held jobs.
-        as_asked = tuple((partition, qos) for partition, qos, _ in found) == order.columns
+        is_unchanged = tuple((partition, qos) for partition, qos, _ in seen) == order.columns
         expected = max(1, first - order.difference)
-        if as_asked and abs(second - expected) > 1:
+        if is_unchanged and abs(second - expected) > 1:
             wrong.append(
                 f"{cluster.name}: jobs of {order.user} that differ in {order.factor}"
-                f" ({' and '.join(' with QOS '.join(one) for one in order.columns)})"
+                f" ({' and '.join(' with QOS '.join(columns) for columns in order.columns)})"
                 f" have priorities {first} and {second}, should have {first} and {expected:.0f}"
             )
     assert not wrong, "\n".join(wrong)
@@ -139,14 +141,14 @@ def test_priority_grows_with_the_age_of_a_job(
             timeout=120,
         )
         cluster.run("scontrol", "release", *map(str, ids))
-        found = [priority for *_, priority in cluster.priorities(ids)]
-        gained, expected = found[0] - found[1], age.per_second * (second - first)
+        priorities = [priority for *_, priority in cluster.priorities(ids)]
+        gained, expected = priorities[0] - priorities[1], age.per_second * (second - first)
         # The two may be released in different seconds.
         if abs(gained - expected) > age.per_second + 1:
             wrong.append(
                 f"{cluster.name}: jobs of {age.user}, of which one has waited {second - first} s"
-                f" longer, have priorities {found[0]} and {found[1]}; they should differ by"
-                f" {expected:.0f}"
+                f" longer, have priorities {priorities[0]} and {priorities[1]}; they should differ"
+                f" by {expected:.0f}"
             )
     assert not wrong, "\n".join(wrong)
 

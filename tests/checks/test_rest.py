@@ -576,7 +576,7 @@ def filled(path: str, values: dict[str, str]) -> str:
 
 def test_every_answer_conforms_to_the_openapi_document(api: Api, something: dict[str, str]) -> None:
     token = api.token("root")
-    wrong, asked = [], 0
+    wrong, count = [], 0
     for method, path, described in api.operations("get"):
         if "/v0" not in path:
             continue
@@ -590,8 +590,8 @@ def test_every_answer_conforms_to_the_openapi_document(api: Api, something: dict
             for problem in problems(answer, described, api.document)
             if not any(pattern.search(problem) for pattern in known)
         ]
-        asked += 1
-    assert asked
+        count += 1
+    assert count
     assert not wrong, "\n".join(wrong)
 
 
@@ -730,10 +730,10 @@ def test_token_has_the_lifetime_that_was_requested(
 
     def look() -> bool:
         nonlocal last
-        asked = time.time()
+        requested_at = time.time()
         if refused(api.ask("GET", path, users[0], token)):
             return True
-        last = asked
+        last = requested_at
         return False
 
     wait_until(look, bool, what=f"the token to be refused after its {lifespan} s", timeout=90)
@@ -741,12 +741,12 @@ def test_token_has_the_lifetime_that_was_requested(
     assert late <= 3, f"a token was accepted {late:.0f} s after it had expired"
     assert time.time() >= claims["exp"], "the token was refused too early"
     if most := served[1].rest.max_token_life:
-        for asked, allowed in ((most, True), (most + 1, False)):
+        for requested, allowed in ((most, True), (most + 1, False)):
             answer = api.cluster.run(
-                "scontrol", "token", f"lifespan={asked}", user=users[0], check=False
+                "scontrol", "token", f"lifespan={requested}", user=users[0], check=False
             )
             assert (answer.exit_code == 0) == allowed, (
-                f"a token of {asked} s: {answer.stderr or 'was given'}"
+                f"a token of {requested} s: {answer.stderr or 'was given'}"
             )
 
 

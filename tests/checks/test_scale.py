@@ -98,9 +98,9 @@ def test_each_of_many_short_jobs_runs_once_and_has_one_record(
         lambda: trace_comparison.differences(
             keys, traces, large.records("--local"), {large.name: hosts_of}, OVERHEAD
         ),
-        lambda found: not found,
+        lambda differences: not differences,
         what=f"accounting to agree with the traces of {count} jobs",
         timeout=180 + count / 30,
         give_up=all_records_sent([large]),
-        show=lambda found: "\n".join([*found[:10], f"{len(found)} differences"]),
+        show=lambda differences: "\n".join([*differences[:10], f"{len(differences)} differences"]),
     )

@@ -29,7 +29,7 @@ Find = Callable[[SlurmCluster], list[str]]
 MINUTES = 5
 # Seconds by which the clocks of a controller and its nodes, and rounded times, may differ.
 CLOCKS = 2
-# As many jobs as this on a node are as good as any number.
+# This many jobs on a node show as much as any larger number.
 MANY = 5
 # squeue(1), JOB REASON CODES: the reason of a job that finds no room on its node.
 NO_ROOM = "Resources"
@@ -42,7 +42,7 @@ MAY_RUN = {
     "--dependency=afterok:{bad}?afterok:{ok}": {"ok": "end"},
     "--dependency=singleton --job-name={name}": {"ok": "end"},
 }
-# Two jobs on one node: what they are, and the options of both, with CPUs of the node in {}.
+# Two jobs on one node: what they are, and the options of both, with {} for the node's CPUs.
 PAIRS = {
     "small jobs": ("--ntasks=1", "--ntasks=1"),
     "jobs of all CPUs": ("--ntasks={}", "--ntasks={}"),
@@ -53,8 +53,8 @@ PAIRS = {
 
 def on_each(find: Find, clusters: Clusters) -> None:
     """Fail with the problems that a function finds on any cluster."""
-    found = everywhere(lambda name: find(clusters[name]), clusters)
-    problems = [f"{name}: {problem}" for name, lines in found.items() for problem in lines]
+    problems_of = everywhere(lambda name: find(clusters[name]), clusters)
+    problems = [f"{name}: {problem}" for name, lines in problems_of.items() for problem in lines]
     assert not problems, "\n".join(problems)
 
 
@@ -102,41 +102,41 @@ def test_jobs_start_when_their_dependencies_allow_it(
         name = f"first-{secrets.token_hex(4)}"
         # Jobs that start early prefer the first node.
         *_, node = free_nodes(cluster, plan)
-        here = [*small(plan, cluster.name, MINUTES), f"--nodelist={node}"]
+        options = [*small(plan, cluster.name, MINUTES), f"--nodelist={node}"]
         before = {
-            what: jobs.submit(cluster, body, *here, "--hold", f"--job-name={name}-{what}")
+            what: jobs.submit(cluster, body, *options, "--hold", f"--job-name={name}-{what}")
             for what, body in (("ok", "sleep 1"), ("bad", "exit 3"), ("long", "sleep 300"))
         }
         words = {**before, "name": f"{name}-ok"}
         may_run = {
-            text: jobs.submit(cluster, "true", *here, *text.format(**words).split())
+            text: jobs.submit(cluster, "true", *options, *text.format(**words).split())
             for text in MAY_RUN
         }
-        becomes = never_run(plan, cluster.name)
+        outcomes = never_run(plan, cluster.name)
         never = {
-            text: jobs.submit(cluster, "true", *here, *text.format(**words).split())
-            for text in becomes
+            text: jobs.submit(cluster, "true", *options, *text.format(**words).split())
+            for text in outcomes
         }
-        # Once this job has run, each of these jobs would have, too, if it did not wait.
-        unhindered = jobs.submit(cluster, "true", *here)
-        cluster.wait_for([unhindered], {"COMPLETED"})
+        # Once this job has run, the jobs above would have run, too, if they did not wait.
+        independent = jobs.submit(cluster, "true", *options)
+        cluster.wait_for([independent], {"COMPLETED"})
         cluster.run("scontrol", "release", *map(str, before.values()), user=jobs.user)
         cluster.wait_for(may_run.values(), {"COMPLETED"})
-        wait_until_given_up(cluster, never, becomes)
-        seen = traces_of(jobs, cluster, *before.values(), unhindered, *may_run.values())
+        wait_until_given_up(cluster, never, outcomes)
+        seen = traces_of(jobs, cluster, *before.values(), independent, *may_run.values())
         traces = {trace.job_id: trace for trace in seen}
-        # The job called long begins to record itself only some time after slurmctld has started
-        # it; but it was released after the end of the job without dependencies.
-        came = {
+        # The job called long records its start late, but it was released after the end of the job
+        # without dependencies.
+        event_times = {
             ("ok", "end"): traces[before["ok"]].end,
             ("bad", "end"): traces[before["bad"]].end,
-            ("long", "start"): traces[unhindered].end,
+            ("long", "start"): traces[independent].end,
         }
         return [
             f"a job with {text} began {-waited:.1f} s before the {event} of {what}"
             for text, job_id in may_run.items()
             for what, event in MAY_RUN[text].items()
-            for waited in [traces[job_id].start - (came[what, event] or inf)]
+            for waited in [traces[job_id].start - (event_times[what, event] or inf)]
             if waited < 0
         ]
 
@@ -183,10 +183,10 @@ def test_array_tasks_start_after_the_same_task_of_the_array_they_depend_on(
     """The first task has ended well; the second still runs (aftercorr)."""
 
     def find(cluster: SlurmCluster) -> list[str]:
-        here = (*small(plan, cluster.name, MINUTES), "--array=0-1")
+        options = (*small(plan, cluster.name, MINUTES), "--array=0-1")
         body = '[ "$SLURM_ARRAY_TASK_ID" = 0 ] || sleep 300'
-        first = jobs.submit(cluster, body, *here, "--hold")
-        second = jobs.submit(cluster, "true", *here, f"--dependency=aftercorr:{first}")
+        first = jobs.submit(cluster, body, *options, "--hold")
+        second = jobs.submit(cluster, "true", *options, f"--dependency=aftercorr:{first}")
         cluster.run("scontrol", "release", str(first), user=jobs.user)
         began = [trace.task for trace in wait_until_begun(jobs, cluster, second)]
         waits = any(job.state == "PENDING" for job in cluster.jobs_of(second))
@@ -206,8 +206,8 @@ def test_array_runs_no_more_tasks_at_a_time_than_its_throttle(
         node, cpus = next(iter(free_nodes(cluster, plan).items()))
         if cpus < 2:
             return []  # there is only room for one
-        here = (*small(plan, cluster.name, MINUTES), f"--nodelist={node}")
-        array = jobs.submit(cluster, "sleep 1", *here, "--array=0-3%1")
+        options = (*small(plan, cluster.name, MINUTES), f"--nodelist={node}")
+        array = jobs.submit(cluster, "sleep 1", *options, "--array=0-3%1")
         cluster.wait_for([array], {"COMPLETED"})
         traces = traces_of(jobs, cluster, array)
         problems = [
@@ -269,11 +269,15 @@ def test_requeued_job_runs_again_with_its_id_unless_it_forbids_that(
     script = job_trace.script('[ "$SLURM_RESTART_COUNT" ] || sleep 300')
 
     def find(cluster: SlurmCluster) -> list[str]:
-        here = ("--output=/dev/null", *jobs.ways_in(cluster), *small(plan, cluster.name, MINUTES))
+        options = (
+            "--output=/dev/null",
+            *jobs.ways_in(cluster),
+            *small(plan, cluster.name, MINUTES),
+        )
         default = str(slurm_options.get(plan.slurm_conf(cluster.name), "JobRequeue") or 1) == "1"
         expected = {"": default, "--requeue": True, "--no-requeue": False}
         ids = {
-            option: cluster.submit(script, *here, *option.split(), user=jobs.user)
+            option: cluster.submit(script, *options, *option.split(), user=jobs.user)
             for option in expected
         }
         wait_until_begun(jobs, cluster, *ids.values())
@@ -285,11 +289,11 @@ def test_requeued_job_runs_again_with_its_id_unless_it_forbids_that(
             if (answer.exit_code == 0) != allowed:
                 text = answer.stderr.strip() or "it is accepted"
                 problems.append(f"requeueing a job with {option or 'no option'}: {text}")
-        again = [ids[option] for option, allowed in expected.items() if allowed]
+        requeued = [ids[option] for option, allowed in expected.items() if allowed]
         if not problems:
-            cluster.wait_for(again, {"COMPLETED"}, timeout=300)
-        runs = {(trace.job_id, trace.restarts) for trace in traces_of(jobs, cluster, *again)}
-        missing = [job_id for job_id in again if not {(job_id, 0), (job_id, 1)} <= runs]
+            cluster.wait_for(requeued, {"COMPLETED"}, timeout=300)
+        runs = {(trace.job_id, trace.restarts) for trace in traces_of(jobs, cluster, *requeued)}
+        missing = [job_id for job_id in requeued if not {(job_id, 0), (job_id, 1)} <= runs]
         return problems + [f"requeued job {job_id} did not run twice: {runs}" for job_id in missing]
 
     on_each(find, clusters)
@@ -389,14 +393,20 @@ def fill_node(
     `line` has the options of the partition.
     """
     user = jobs.user_of(cluster.name, line)
-    here = [f"--partition={partition}", *jobs.ways_into(cluster.name, line), f"--nodelist={node}"]
-    here += small(jobs.plan, cluster.name, MINUTES)
+    job_options = [
+        f"--partition={partition}",
+        *jobs.ways_into(cluster.name, line),
+        f"--nodelist={node}",
+    ]
+    job_options += small(jobs.plan, cluster.name, MINUTES)
     first, other = (options.format(cpus).split() for options in PAIRS[pair])
     most = most_at_once(jobs.plan, cluster.name, line, pair)
     many = most >= MANY
     started: list[int] = []
     for number in range(2 if many else most + 1):
-        job_id = jobs.submit(cluster, "sleep 300", *here, *(other if number else first), user=user)
+        job_id = jobs.submit(
+            cluster, "sleep 300", *job_options, *(other if number else first), user=user
+        )
         started.append(job_id)
         wanted = "RUNNING" if number < most else "PENDING"
         wait_until(

@@ -31,7 +31,7 @@ def wait_until_none(
     """Wait until `look` returns nothing, because slurmctld sends records in the background."""
     given_up = all_records_sent(clusters.values())
     wait_until(
-        look, lambda found: not found, what=what, timeout=180, give_up=given_up, show="\n".join
+        look, lambda left: not left, what=what, timeout=180, give_up=given_up, show="\n".join
     )
 
 

@@ -57,9 +57,13 @@ def test_job_cannot_use_more_cpus_than_it_was_allocated(
     )
     for name in plan.clusters_that_confine("ConstrainCores"):
         cluster = clusters[name]
-        here = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES)]
-        has, given = cluster.run("srun", *here, "sh", "-c", take_all, user=users[0]).stdout.split()
-        assert has == given, f"{name}: a job that was allocated {given} CPUs runs on {has}"
+        options = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES)]
+        usable, allocated = cluster.run(
+            "srun", *options, "sh", "-c", take_all, user=users[0]
+        ).stdout.split()
+        assert usable == allocated, (
+            f"{name}: a job that was allocated {allocated} CPUs runs on {usable}"
+        )
 
 
 @pytest.mark.needs("confined_memory")
@@ -70,13 +74,13 @@ def test_job_that_exceeds_its_memory_is_killed_and_recorded_as_out_of_memory(
     for name in plan.clusters_that_confine("ConstrainRAMSpace"):
         cluster = clusters[name]
         greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
-        here = [
+        options = [
             *only(cluster, plan),
             *jobs.ways_in(cluster),
             *small(plan, name, MINUTES),
             "--output=/dev/null",
         ]
-        job_id = cluster.submit(greedy, *here, user=jobs.user)
+        job_id = cluster.submit(greedy, *options, user=jobs.user)
         cluster.wait_for([job_id], {"OUT_OF_MEMORY"})
         if plan.scenario.accounting:
             wait_for_records(cluster, {job_id: ("OUT_OF_MEMORY", None)})
@@ -115,10 +119,10 @@ def test_jobs_of_a_node_that_lost_power_are_requeued_or_fail_and_it_accepts_jobs
     jobs: Jobs,
 ) -> None:
     cluster = node.cluster
-    least = (*small(plan, cluster.name, MINUTES), "--output=/dev/null")
-    here = [*only(cluster, plan), *jobs.ways_in(cluster), *least, f"--nodelist={node.name}"]
+    smallest = (*small(plan, cluster.name, MINUTES), "--output=/dev/null")
+    options = [*only(cluster, plan), *jobs.ways_in(cluster), *smallest, f"--nodelist={node.name}"]
     again, never = (
-        cluster.submit("#!/bin/sh\nexec sleep 900\n", *here, option, user=users[0])
+        cluster.submit("#!/bin/sh\nexec sleep 900\n", *options, option, user=users[0])
         for option in ("--requeue", "--no-requeue")
     )
     cluster.wait_for([again, never], {"RUNNING"})
@@ -214,5 +218,5 @@ def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
         timeout=180,
         ignore=(CommandFailed, Unreachable),
     )
-    here = [*only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node.name}"]
-    cluster.run("srun", "--job-name=interactive", *here, "--ntasks=1", "true", user=user)
+    options = [*only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node.name}"]
+    cluster.run("srun", "--job-name=interactive", *options, "--ntasks=1", "true", user=user)
