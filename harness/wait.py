@@ -13,11 +13,11 @@ _LOG = logging.getLogger(__name__)
 # Seconds after which a wait is first logged. It is logged again after pauses that double each time,
 # up to a minute.
 _FIRST_LOG, _LONGEST_SILENCE = 10, 60
-# Observing must not keep a machine busy. After a look that takes a second or more, the pause is
-# four times as long, but at most 15 seconds; after a shorter one, it is as long as the look, or a
-# twentieth of the time waited so far, but at most a second.
-_LONG_LOOK, _PAUSE_PER_LOOK, _LONGEST_PAUSE = 1.0, 4, 15.0
-_PAUSE_PER_WAIT, _LONGEST_SHORT_PAUSE = 0.05, 1.0
+# Observing must not keep a machine busy, least of all a slow or busy one, where each look takes
+# longer. The pause is three times as long as the look, but at most 15 seconds, and at least a
+# twentieth of the time waited so far, up to a second.
+_PAUSE_PER_LOOK, _LONGEST_PAUSE = 3, 15.0
+_PAUSE_PER_WAIT, _LONGEST_PAUSE_PER_WAIT = 0.05, 1.0
 Seen = TypeVar("Seen")
 
 
@@ -71,6 +71,8 @@ def wait_until(
 
 def _pause(look_seconds: float, waited_seconds: float, interval: float) -> float:
     """Return the seconds until the next look."""
-    if look_seconds >= _LONG_LOOK:
-        return max(interval, min(_PAUSE_PER_LOOK * look_seconds, _LONGEST_PAUSE))
-    return max(interval, look_seconds, min(_PAUSE_PER_WAIT * waited_seconds, _LONGEST_SHORT_PAUSE))
+    return max(
+        interval,
+        min(_PAUSE_PER_LOOK * look_seconds, _LONGEST_PAUSE),
+        min(_PAUSE_PER_WAIT * waited_seconds, _LONGEST_PAUSE_PER_WAIT),
+    )
