@@ -55,6 +55,13 @@ class Engines:
         self._ip("-n", self._namespace("switch"), "link", "set", "switch", "up")
         for number, name in enumerate(self.names, 1):
             self._directory(name).mkdir()
+            # Separate machines have disks of their own: a Swarm does not attach containers to its
+            # networks while the disk is busy with the images of other engines.
+            swarm, data = self._directory(name) / "swarm", self._directory(name) / "data"
+            swarm.mkdir()
+            run("mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "swarm", str(swarm))
+            data.mkdir()
+            (data / "swarm").symlink_to(swarm)
             self._plug(name, f"{self._address(number)}/24")
             self.start(name)
             endpoint = f"host={self.host(name)}"

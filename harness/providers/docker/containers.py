@@ -49,7 +49,7 @@ _PARALLEL = 8
 _TO_SSH = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & cat >&3; kill $!"
 # Seconds in which a Swarm must attach a container to its networks, and the engine's message if it
 # fails.
-_ATTACHED = 120
+_ATTACHED = 300
 _UNATTACHED = re.compile(r"attach(ing)? to network|network \S+ not found")
 # Seconds in which an engine must freeze a host, even on a busy machine.
 _FROZEN = 60
@@ -637,9 +637,9 @@ def _require_swarm(clients: Mapping[str, docker.DockerClient]) -> None:
 def _start(container: Container, name: str) -> None:
     """Start a container; repeat that while a Swarm does not attach it to a network in time.
 
-    The engine gives a manager 20 s for that (getRequestContext in its daemon/cluster), which the
-    first network of a busy machine may exceed. It then counts the container as attached to a
-    network that it cannot find.
+    The engine gives a manager 20 s for that (getRequestContext in its daemon/cluster), which may
+    not be enough while the processor or the disk is busy. It then counts the container as attached
+    to a network that it cannot find.
     """
     wait_until(
         lambda: _try_to_start(container),
