@@ -51,6 +51,8 @@ _TO_SSH = "exec 3<>/dev/tcp/127.0.0.1/22; cat <&3 & cat >&3; kill $!"
 # fails.
 _ATTACHED = 300
 _UNATTACHED = re.compile(r"attach(ing)? to network|network \S+ not found")
+# Seconds in which an engine must release the networks and volumes of containers that it removed.
+_RELEASED = 300
 # Seconds in which an engine must freeze a host, even on a busy machine.
 _FROZEN = 60
 # The inotify instances that a host's systemd and D-Bus use.
@@ -453,12 +455,12 @@ class DockerProvider:
 
         EngineError names engines that do not answer, after everything is removed from the others.
         """
-        problems = []
+        problems: list[EngineError] = []
         # The first engine comes last: it has the networks that connect the hosts of all engines.
         for name in reversed(self._contexts):
             try:
                 with engine_errors(f"cannot remove the hosts{name and f' from the engine {name}'}"):
-                    self._remove_all(self._engine(name), run_id)
+                    self._remove_all(self._engine(name), run_id, lost=bool(problems))
             except EngineError as error:
                 problems.append(error)
         if len(problems) == 1:
@@ -467,7 +469,12 @@ class DockerProvider:
             raise EngineError("\n".join(map(str, problems)))
         return []
 
-    def _remove_all(self, client: docker.DockerClient, run_id: str) -> None:
+    def _remove_all(self, client: docker.DockerClient, run_id: str, *, lost: bool) -> None:
+        """Remove what a run has on an engine.
+
+        If another engine is `lost`, because it does not answer, networks may remain: the Swarm
+        keeps those of its containers.
+        """
         label: dict[str, str | list[str] | bool] = {"label": f"{RUN}={run_id}"}
         with ThreadPoolExecutor(_PARALLEL) as pool:
             list(
@@ -475,11 +482,11 @@ class DockerProvider:
                     _remove, client.containers.list(all=True, filters=label, ignore_removed=True)
                 )
             )
-        if client is self._client:
-            for network in client.networks.list(filters=label):
-                _remove_unused(network)
         for volume in client.volumes.list(filters=label):
             _remove_unused(volume)
+        if client is self._client:
+            for network in client.networks.list(filters=label):
+                (_gone if lost else _remove_unused)(network)
 
     def _endpoint(self, address: str) -> EndpointConfig:
         return EndpointConfig(self._client.api.api_version, ipv4_address=address)
@@ -734,7 +741,7 @@ def _remove_unused(resource: Network | Volume) -> None:
     """Remove a network or volume; the engine releases those of a container after its removal."""
     name = f"{'network' if isinstance(resource, Network) else 'volume'} {resource.name}"
     try:
-        wait_until(lambda: _gone(resource), bool, what=f"{name} to be removed", timeout=120)
+        wait_until(lambda: _gone(resource), bool, what=f"{name} to be removed", timeout=_RELEASED)
     except WaitTimeout as error:
         raise EngineError(
             f"cannot remove {name}: the engine still counts a container that is gone",
