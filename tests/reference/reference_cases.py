@@ -1386,6 +1386,7 @@ SLURMD_CASES |= {
     f"slurmd {text}": with_slurmd(text)
     for text in (
         "TaskPlugin=task/odd",
+        "TaskPlugin=task/cray_aries",
         "JobAcctGatherType=jobacct_gather/odd",
         "PrEpPlugins=prep/odd",
         "CliFilterPlugins=cli_filter/odd",
@@ -1393,6 +1394,11 @@ SLURMD_CASES |= {
         "SlurmdParameters=conmgr_max_connections=0",
     )
 }
+SLURMD_CASES["BcastAddr with NoInAddrAny"] = with_slurmd(
+    "NodeName=n[1-4] CPUs=2 BcastAddr=10.0.0.[1-4]",
+    "TopologyParam=NoInAddrAny",
+    without="NodeName",
+)
 _CONTAINER = ("JobContainerType=job_container/tmpfs", "PrologFlags=Contain")
 _HELPERS = "NodeFeaturesPlugins=node_features/helpers"
 SLURMD_CASES |= {
@@ -1401,6 +1407,12 @@ SLURMD_CASES |= {
     "job_container.conf without BasePath": with_slurmd(*_CONTAINER, job_container_conf=""),
     "job_container.conf with an unknown option": with_slurmd(
         *_CONTAINER, job_container_conf="NoSuch=1\n"
+    ),
+    "job_container.conf with a BasePath that jobs hide": with_slurmd(
+        *_CONTAINER, job_container_conf="BasePath=/tmp/jobs\n"
+    ),
+    "job_container.conf with a node without BasePath": with_slurmd(
+        *_CONTAINER, job_container_conf="NodeName=n[1-4] InitScript=/opt/x\n"
     ),
     "unused job_container.conf": with_slurmd(job_container_conf="NoSuch=1\n"),
     "no namespace.yaml": with_slurmd("NamespaceType=namespace/linux", "PrologFlags=Contain"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.parsing import c_numbers, conf
-from harness.slurmconf.check import grammar, gres, node_gres, paths, values
+from harness.slurmconf.check import grammar, gres, node_gres, nodes, paths, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMD, WARNING, Finding
 from harness.slurmconf.check.parsed_file import Configuration, Setting, Source
 from harness.slurmconf.check.read_files import is_read
@@ -46,6 +46,8 @@ _KNL_MODES = {
     "numa": {word: word for word in ("a2a", "snc2", "snc4", "hemi", "quad")},
 }
 _KNL_MODES["mcdram"]["memory"] = "flat"
+# SLURM_TMPFS_DEF_DIRS of read_jcconf.h.
+_JOB_DIRS = "/tmp,/dev/shm"  # noqa: S108
 
 
 def check(configuration: Configuration) -> Iterator[Finding]:
@@ -87,6 +89,7 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     yield from _storage_parameters(source)
     if database := source.settings.get("storageloc"):
         yield from values.wrong_database(source, database)
+    yield from values.host_and_port(source, "storagehost", "storagebackuphost", "StoragePort")
     # slurmdbd runs on either.
     hosts = [source.settings[key] for key in ("dbdhost", "dbdbackuphost") if key in source.settings]
     if not any(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host.value) for host in hosts):
@@ -179,14 +182,35 @@ def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]
             yield source.find(setting, FATAL, "plugin", message)
 
 
-def _job_container(source: Source, _: Source | None) -> Iterator[Finding]:
-    """Yield nodes without a directory: read_jcconf.c, _read_slurm_jc_conf."""
+def _job_container(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
+    """Yield nodes without a directory, and directories that jobs hide (read_jcconf.c).
+
+    Jobs get a directory of their own in place of each of Dirs, which a Slurm built with
+    --enable-multiple-slurmd does not compare with BasePath. Earlier releases have no Dirs.
+    """
     if (
         source.release.containers_need_base_path
         and not source.rows("basepath")
         and not source.rows("nodename")
     ):
         yield source.find_here(FATAL, "missing", "BasePath", "is required")
+    has_dirs = "dirs" in source.release.options.get("job_container.conf BasePath", ())
+    known = nodes.node_names(slurm_conf) if slurm_conf else {}
+    for row in (*source.rows("basepath"), *source.rows("nodename")):
+        is_base = row.first.name.lower() == "basepath"
+        base = row.first if is_base else row.own.get("basepath")
+        if base is None:
+            names = nodes.names_of(row.first.value, source.release) or ()
+            if any(name in known for name in names):
+                yield source.find(row.first, FATAL, "missing", "needs a BasePath")
+            continue
+        dirs = (row.get("dirs") or source.get("dirs") or _JOB_DIRS).split(",")
+        below = [path for path in dirs if f"{base.value}/".startswith(f"{path}/")]
+        if not has_dirs and below:
+            yield source.find(base, FATAL, "path", f"cannot be in {below[0]}")
+        elif has_dirs and any(path.startswith(base.value) for path in dirs):
+            message = "is one of Dirs; a Slurm built without --enable-multiple-slurmd refuses it"
+            yield source.find(base, INFO, "path", message)
 
 
 def _knl_generic(source: Source, _: Source | None) -> Iterator[Finding]:

@@ -10,7 +10,15 @@ from harness import releases
 from harness.parsing import c_numbers, hostlist
 from harness.releases import Release
 from harness.slurmconf.check import grammar
-from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, Finding, only_in
+from harness.slurmconf.check.findings import (
+    ERROR,
+    FATAL,
+    INFO,
+    SLURMCTLD,
+    SLURMD,
+    Finding,
+    only_in,
+)
 from harness.slurmconf.check.parsed_file import Row, Setting, Settings, Source
 from harness.slurmconf.check.times import is_suspend_time
 
@@ -236,6 +244,7 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
             "such as UNKNOWN or CLOUD",
         )
     yield from _ipv6_address(source, row)
+    yield from _broadcast_address(source, row)
     gres = row.all.get("gres")
     if gres:
         types = {*source.words("grestypes")}  # in the exact case (gres_name_filter)
@@ -326,6 +335,18 @@ def _ipv6_address(source: Source, row: Row) -> Iterator[Finding]:
         if re.fullmatch("[0-9a-fA-F:.]+", address.value) and "enableipv6" not in parameters:
             message = f"{address.value} cannot be used without CommunicationParameters=EnableIPv6"
             yield source.find(address, ERROR, "value", message)
+
+
+def _broadcast_address(source: Source, row: Row) -> Iterator[Finding]:
+    """Yield a BcastAddr that slurmd refuses with NoInAddrAny (slurmd.c, _read_config).
+
+    NoInAddrAny used to belong to TopologyParam, and still works there.
+    """
+    address = row.own.get("bcastaddr")
+    words = (source.get(key) or "" for key in ("communicationparameters", "topologyparam"))
+    if address and address.value and any("noinaddrany" in word.lower() for word in words):
+        message = "cannot be combined with CommunicationParameters=NoInAddrAny"
+        yield source.find(address, FATAL, "contradiction", message, daemons=SLURMD)
 
 
 def _is_node_state(release: Release, value: str) -> bool:

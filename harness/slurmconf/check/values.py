@@ -683,6 +683,10 @@ def _accounting(source: Source) -> Iterator[Finding]:
     if password and source.uses_slurmdbd() and len(password.value) > LONGEST_PASSWORD:
         message = f"is longer than {LONGEST_PASSWORD} characters (_global_auth_key)"
         yield source.find(password, FATAL, "value", message, daemons=SLURMCTLD)
+    if source.uses_slurmdbd():
+        host, other = "accountingstoragehost", "accountingstoragebackuphost"
+        found = host_and_port(source, host, other, "AccountingStoragePort")
+        yield from only_in(SLURMCTLD, found)
     port = source.settings.get("accountingstorageport")
     if port and source.uses_slurmdbd() and grammar.number_of(source, "accountingstorageport") == 0:
         message = "0 is not a port: slurmdbd cannot be reached"
@@ -846,11 +850,23 @@ def wrong_database(
     """Yield the name of a database that a query needs quotes for (mysql_db_get_db_connection)."""
     # acct_get_db_name and jobcomp_p_set_location take the default instead of one with "." or "/".
     if setting.value.upper() in RESERVED_WORDS or not re.fullmatch(
-        r"(?!\d+$)[\w$]+|.*[./].*", setting.value
+        r"(?!\d+$)[\w$]{1,64}|.*[./].*", setting.value
     ):
         message = f'"{setting.value}" is not the name of a database without quotes'
         hint = "use letters, digits and _, or create the database before the daemon starts"
         yield source.find(setting, FATAL, "value", message, hint, daemons)
+
+
+def host_and_port(source: Source, host: str, other: str, port: str) -> Iterator[Finding]:
+    """Yield a port after the name of a host: no host has such a name, so the daemon waits for it.
+
+    `host`, `other` and `port` are the options for the host, a host in its place, and its port.
+    """
+    setting = source.settings.get(host)
+    found = re.fullmatch(r"[^:,\s]+:(\d+)", setting.value) if setting else None
+    if setting and found and other.lower() not in source.settings:
+        message = f'"{setting.value}" is not the name of a host, and never answers'
+        yield source.find(setting, FATAL, "value", message, f"{port}={found[1]}")
 
 
 def _tasks(source: Source) -> Iterator[Finding]:
@@ -895,6 +911,20 @@ def _tasks(source: Source) -> Iterator[Finding]:
             yield source.find(limits, FATAL, "contradiction", f"{word} excludes other limits")
 
 
+def _cray_tasks(source: Source) -> Iterator[Finding]:
+    """Yield task/cray_aries without task/cgroup (init of task_cray_aries.c)."""
+    tasks = source.settings.get("taskplugin")
+    names = plugins(source.release, "taskplugin", tasks.value) if tasks else []
+    if (
+        tasks
+        and "task/cray_aries" in names
+        and "task/cgroup" not in names
+        and "cray_aries" in source.release.plugins["task"]
+    ):
+        message = "task/cray_aries needs task/cgroup"
+        yield source.find(tasks, FATAL, "missing", message, daemons=SLURMD)
+
+
 def _suspend_time(source: Source) -> Iterator[Finding]:
     """Yield a SuspendTime that slurm_atoul reads as more than 32 bits."""
     setting = source.settings.get("suspendtime")
@@ -914,5 +944,6 @@ _RULES: tuple[Rule, ...] = (
     _resources,
     _paths,
     _tasks,
+    _cray_tasks,
     _suspend_time,
 )
