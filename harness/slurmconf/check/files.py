@@ -205,9 +205,8 @@ def _job_container(source: Source, slurm_conf: Source | None) -> Iterator[Findin
                 yield source.find(row.first, FATAL, "missing", "needs a BasePath")
             continue
         dirs = (row.get("dirs") or source.get("dirs") or _JOB_DIRS).split(",")
-        below = [path for path in dirs if f"{base.value}/".startswith(f"{path}/")]
-        if not has_dirs and below:
-            yield source.find(base, FATAL, "path", f"cannot be in {below[0]}")
+        if not has_dirs and re.match(r"(/tmp|/dev/shm)(/|$)", base.value):
+            yield source.find(base, FATAL, "path", "cannot be in /tmp or /dev/shm")
         elif has_dirs and any(path.startswith(base.value) for path in dirs):
             message = "is one of Dirs; a Slurm built without --enable-multiple-slurmd refuses it"
             yield source.find(base, INFO, "path", message)

@@ -332,6 +332,7 @@ NONE: frozenset[str] = frozenset()
         (HELPERS, {"helpers.conf": "BootTime=1"}, ALL - since("23.02")),
         (HELPERS, {"helpers.conf": "Feature=a\nFeature=a"}, ALL - since("23.02")),
         (HELPERS, {"helpers.conf": "Feature=a\nFeature=a Helper=/x"}, ALL),
+        ('SlurmdSpoolDir=""', {}, ALL),
         ("TaskPlugin=cray_aries,affinity", {}, ALL),
         ("TaskPlugin=cgroup,cray_aries", {}, since("24.05")),
         ("SlurmdParameters=conmgr_max_connections=0", {}, since("24.11")),
