@@ -595,6 +595,7 @@ MEANING |= options(
     "SlurmctldParameters=conmgr_max_connections=abc",
     "SlurmctldParameters=conmgr_threads=99999",
     "SlurmctldParameters=conmgr_read_timeout=abc",
+    "SlurmctldParameters=conmgr_read_timeout=10s",
     "SlurmctldParameters=rl_enable,rl_bucket_size=0",
     "SlurmctldParameters=threadpool=odd",
     "SlurmctldParameters=threadpool_preserve=99999",

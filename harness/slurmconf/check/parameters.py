@@ -19,6 +19,14 @@ _READERS: dict[str, Callable[[str], int | None]] = {
     "strtol": c_numbers.strtol,
     "uint32": partial(grammar.number, "uint32"),
 }
+# parse_timespec also accepts points in time, as _parse_time, _get_time and _get_date read them.
+_DAY = r"(0[1-9]|[12]\d|3[01]|[1-9](?!\d))"
+_DATE = rf"\d{{4}}-(0[1-9]|1[0-2])-{_DAY}|(0[1-9]|1[0-2]|[1-9](?!\d))[./]?{_DAY}[./]?(\d\d)?"
+_TIME = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?\s*([ap]m)?"
+_WORDS = "now.*|today|tomorrow|midnight|noon|fika|teatime|elevenses"
+_MOMENT = re.compile(
+    rf"uts\d{{7,}}|([ \t]|-|T|{_TIME}|{_DATE}|{_WORDS})+", re.IGNORECASE | re.ASCII
+)
 # Options that only one daemon reads.
 _READ_BY = {"slurmctldparameters": SLURMCTLD, "slurmdparameters": SLURMD}
 
@@ -59,13 +67,8 @@ def check(source: Source) -> Iterator[Finding]:
 def _problem(bounds: Bounds, value: str) -> str | None:
     """Return why a release refuses the value of a word; None if it accepts it."""
     if bounds.read_by == "timespec":
-        # parse_timespec also accepts points in time, which begin with a digit or are words.
-        is_word = re.match(
-            r"(now|today|tomorrow|midnight|noon|fika|teatime|elevenses)", value, re.I
-        )
-        return (
-            None if c_numbers.begins_with_digit(value) or is_word else "is not a number of seconds"
-        )
+        is_number = re.fullmatch("[0-9]+", value) and c_numbers.strtol(value) < 2**64 - 1
+        return None if is_number or _MOMENT.fullmatch(value) else "is not a number of seconds"
     if bounds.read_by == "word":
         return None if value.lower() in bounds.words else f"is not {' or '.join(bounds.words)}"
     number = _READERS[bounds.read_by](value)
