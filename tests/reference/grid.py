@@ -41,6 +41,24 @@ _BASES: dict[str, tuple[str, dict[str, str]]] = {
             "ProfileInfluxDBRTPolicy=p\n",
         ),
     ),
+    "burst_buffer.conf": (
+        "slurmctld",
+        reference_cases.with_("BurstBufferType=burst_buffer/lua", burst_buffer_conf=""),
+    ),
+    "helpers.conf": (
+        "slurmctld",
+        reference_cases.with_(
+            "NodeFeaturesPlugins=node_features/helpers", helpers_conf="Feature=a Helper=/opt/h\n"
+        ),
+    ),
+    "job_container.conf": (
+        "slurmd",
+        reference_cases.with_slurmd(
+            "JobContainerType=job_container/tmpfs",
+            "PrologFlags=Contain",
+            job_container_conf="BasePath=/opt/jobs\n",
+        ),
+    ),
 }
 # Section -> how a line of it begins; {} makes the lines of a configuration differ.
 _BEGINS = {
@@ -53,6 +71,10 @@ _BEGINS = {
     "gres.conf Name": "NodeName=n1 Name=gpu",
     "gres.conf NodeName": "NodeName=n1 Name=gpu",
     "topology.conf SwitchName": "SwitchName=s{} Nodes=n[1-4]",
+    "helpers.conf Feature": "Feature=f{} Helper=/opt/h",
+    "helpers.conf NodeName": "NodeName=n1 Feature=f{} Helper=/opt/h",
+    "job_container.conf BasePath": "BasePath=/opt/{}",
+    "job_container.conf NodeName": "NodeName=n1 BasePath=/opt/{}",
 }
 
 

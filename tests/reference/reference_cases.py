@@ -597,6 +597,7 @@ MEANING |= options(
     "SlurmctldParameters=conmgr_read_timeout=abc",
     "SlurmctldParameters=conmgr_read_timeout=10s",
     "SlurmctldParameters=rl_enable,rl_bucket_size=0",
+    "SlurmctldParameters=rl_enable,rl_table_size=",
     "SlurmctldParameters=threadpool=odd",
     "SlurmctldParameters=threadpool_preserve=99999",
 )
@@ -1286,6 +1287,8 @@ TOPOLOGY |= {
         "- topology: a\n  flat: maybe",
         "- topology: a\n  flat: no",
         "- topology: a\n  Flat: true",
+        "- topology: a\n  flat: {}",
+        "%YAML 1.1\n---\n- topology: a\n  flat: true",
         "- topology: a\n  tree: null",
         "- topology: a\n  flat: true\n  tree: {switches: [{switch: s, nodes: n1}]}",
         "- topology: a\n  flat: true\n---\n- [",

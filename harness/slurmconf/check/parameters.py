@@ -71,6 +71,8 @@ def _problem(bounds: Bounds, value: str) -> str | None:
         return None if is_number or _MOMENT.fullmatch(value) else "is not a number of seconds"
     if bounds.read_by == "word":
         return None if value.lower() in bounds.words else f"is not {' or '.join(bounds.words)}"
+    if bounds.read_by == "uint32" and not value:
+        return None  # conf_get_opt_str skips it
     number = _READERS[bounds.read_by](value)
     if number is not None and number == bounds.otherwise:
         return None

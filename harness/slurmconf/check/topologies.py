@@ -453,12 +453,13 @@ def _wrong_unit(kind: str, units: Sequence[_Unit], path: str) -> str:
 def _is_chosen(value: object) -> bool:
     """Return whether the value of a type of topologies chooses it (TOPOLOGY_FLAT and others).
 
-    Texts that mean neither true nor false count as true (_convert_data_force_bool).
+    A mapping does, even an empty one. Texts that mean neither true nor false count as true
+    (_convert_data_force_bool).
     """
     no = isinstance(value, str) and re.fullmatch(
         r"false|no|off|f|n|0|~|null|", value, re.IGNORECASE
     )
-    return bool(value) and not no
+    return isinstance(value, dict) or (bool(value) and not no)
 
 
 def _one_topology(

@@ -10,13 +10,20 @@ from ruamel.yaml.nodes import MappingNode, SequenceNode
 
 from harness.slurmconf.check.findings import SLURMCTLD, SLURMD, Finding
 
+_VERSION = re.compile(r"\A((?:[ \t]*(?:#.*)?\n)*)%(?=YAML[ \t]+1\.[12][ \t]*\n---)")
+
 
 def first_document(text: str) -> str:
     r"""Return what Slurm's plugin reads of a file: up to a line that ends a document.
 
+    A version that libyaml accepts becomes a comment.
+
     >>> first_document("--- a\n--- b\n"), first_document("# c\n---\na\n...\nb")
     ('--- a\n', '# c\n---\na\n')
+    >>> first_document("%YAML 1.1\n---\na")
+    '# YAML 1.1\n---\na'
     """
+    text = _VERSION.sub(r"\1# ", text)
     begun = False
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):

@@ -123,6 +123,8 @@ def test_plugin_names_are_read_as_each_release_reads_them(
         ("SlurmctldParameters=conmgr_read_timeout=2027-01-01T10:00", ALL, frozenset()),
         ("SlurmctldParameters=rl_enable,rl_bucket_size=0", ALL, since("25.11")),
         ("SlurmctldParameters=rl_bucket_size=0", ALL, frozenset()),
+        ("SlurmctldParameters=rl_enable,rl_bucket_size=", ALL, frozenset()),
+        ("SlurmctldParameters=rl_enable,RL_bucket_size=0", ALL, frozenset()),
         ("SlurmctldParameters=conmgr_quiesce_timeout=-1", ALL, since("25.05")),
         ("SlurmctldParameters=threadpool=odd", ALL, since("26.05")),
         ("SlurmctldParameters=threadpool=Disabled", ALL, frozenset()),
