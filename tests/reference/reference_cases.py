@@ -1391,6 +1391,8 @@ SLURMD_CASES |= {
     for text in (
         "TaskPlugin=task/odd",
         "TaskPlugin=task/cray_aries",
+        'StateSaveLocation=""',
+        'SlurmdSpoolDir=""',
         "JobAcctGatherType=jobacct_gather/odd",
         "PrEpPlugins=prep/odd",
         "CliFilterPlugins=cli_filter/odd",

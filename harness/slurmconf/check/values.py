@@ -822,13 +822,15 @@ def _paths(source: Source) -> Iterator[Finding]:
     for path in filter(None, plugins.value.split(":")) if plugins else ():
         if plugins and not path.startswith("/"):
             yield source.find(plugins, FATAL, "path", f'"{path}" is not an absolute path')
-    for key in ("plugindir", "statesavelocation"):
+    # _set_slurmd_spooldir of slurmd.c creates the last one.
+    for key, daemons in (
+        ("plugindir", ()),
+        ("statesavelocation", SLURMCTLD),
+        ("slurmdspooldir", SLURMD),
+    ):
         setting = source.settings.get(key)
         if setting and not setting.value:
-            yield source.find(setting, FATAL, "path", "the value is empty")
-    spool = source.settings.get("slurmdspooldir")
-    if spool and not spool.value:  # _set_slurmd_spooldir of slurmd.c
-        yield source.find(spool, FATAL, "path", "the value is empty", daemons=SLURMD)
+            yield source.find(setting, FATAL, "path", "the value is empty", daemons=daemons)
     scheduler_log = source.settings.get("slurmschedlogfile")
     # sched_log_alter of log.c opens it; it is created, but not its directory.
     if scheduler_log and not scheduler_log.value:
