@@ -1429,6 +1429,10 @@ SLURMD_CASES |= {
     "helpers.conf with one Feature twice": with_slurmd(
         _HELPERS, helpers_conf="Feature=a Helper=/opt/h\nFeature=a Helper=/opt/x\n"
     ),
+    "helpers.conf with one Feature twice for a node": with_slurmd(
+        _HELPERS,
+        helpers_conf="NodeName=n1 Feature=a Helper=/opt/h\nNodeName=n1 Feature=a Helper=/opt/x\n",
+    ),
     "unknown CgroupPlugin": with_slurmd(cgroup_conf="CgroupPlugin=cgroup/odd\n"),
     "no cgroups": with_slurmd(cgroup_conf="CgroupPlugin=disabled\n"),
     "proctrack/cgroup without cgroups": with_(

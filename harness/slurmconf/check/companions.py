@@ -9,6 +9,7 @@ from harness.parsing import c_numbers
 from harness.releases import Release, metric_readers
 from harness.slurmconf.check import grammar, paths, values
 from harness.slurmconf.check.findings import ERROR, FATAL, INFO, SLURMCTLD, SLURMD, WARNING, Finding
+from harness.slurmconf.check.nodes import names_of
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
 from harness.slurmconf.check.read_files import is_read, uses_knl_generic
 
@@ -192,25 +193,44 @@ def _features(source: Source) -> Iterator[Finding]:
             yield source.find(row.first, FATAL, "missing", "needs a Feature")
     if not features and not by_node:
         yield source.find_here(FATAL, "missing", "Feature", "there is none")
-    first_of: dict[str, Row] = {}
     for row, feature in features:
         flags = row.own.get("flags") if has_flags else None
         bad = [word for word in flags.words() if word.lower() != "rebootless"] if flags else []
         if flags and bad:
             message = f'"{bad[0]}" is not rebootless, and ignored (_parse_feature)'
             yield source.find(flags, ERROR, "word", message)
-        for name in filter(None, feature.value.split(",")) if by_node else [feature.value]:
+        for name in _feature_names(feature, by_node):
             if not _FEATURE.fullmatch(name):
                 yield source.find(feature, FATAL, "value", f'"{name}" is not the name of a feature')
-            if row.first is not feature:
-                continue  # each node reads its own lines
-            first = first_of.setdefault(name, row)
-            same = by_node and first.get("helper") == row.get("helper")
-            if first is not row and not same:
-                message = f"{name} is already in line {first.first.line.number}"
-                daemons = SLURMD if by_node else ()
-                yield source.find(feature, FATAL, "twice", message, daemons=daemons)
+    yield from _features_twice(source, features, by_node)
     yield from values.wrong_boot_users(source)
+
+
+def _feature_names(feature: Setting, by_node: bool) -> list[str]:
+    return [name for name in feature.value.split(",") if name] if by_node else [feature.value]
+
+
+def _features_twice(
+    source: Source, features: list[tuple[Row, Setting]], by_node: bool
+) -> Iterator[Finding]:
+    """Yield features that a node has twice; each node reads its own NodeName lines."""
+    # Feature -> Helper, or each line if none may be repeated -> its first line, and its nodes or
+    # None for all.
+    known: dict[str, dict[object, tuple[Row, set[str] | None]]] = {}
+    for row, feature in features:
+        nodes = None if row.first is feature else {*(names_of(row.first.value) or ())}
+        helper = row.get("helper") if by_node else row
+        for name in _feature_names(feature, by_node):
+            helpers = known.setdefault(name, {})
+            for other, (first, others) in helpers.items():
+                if other != helper and (nodes is None or others is None or nodes & others):
+                    message = f"{name} is already in line {first.first.line.number}"
+                    daemons = SLURMD if by_node else ()
+                    yield source.find(feature, FATAL, "twice", message, daemons=daemons)
+                    break
+            first, others = helpers.get(helper, (row, set()))
+            both = None if nodes is None or others is None else nodes | others
+            helpers[helper] = (first, both)
 
 
 def _burst_buffers(slurm_conf: Source, source: Source) -> Iterator[Finding]:

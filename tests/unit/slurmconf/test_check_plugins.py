@@ -86,7 +86,12 @@ def test_options(tmp_path: Path, release: str, text: str, expected: str) -> None
 @pytest.mark.parametrize(
     ("release", "text", "expected"),
     [
-        ("24.11", "Feature=a,b Helper=/x\nNodeName=n1 Feature=a Helper=/y", ""),
+        (
+            "24.11",
+            "Feature=a,b Helper=/x\nNodeName=n1 Feature=a Helper=/y",
+            "a is already in line 1",
+        ),
+        ("24.11", "Feature=a,b Helper=/x\nNodeName=n1 Feature=c Helper=/y", ""),
         ("22.05", "Feature=a,b Helper=/x", '"a,b" is not the name of a feature'),
         ("24.11", "Feature=9a", '"9a" is not the name of a feature'),
         ("22.05", "Feature=a\nFeature=a", "a is already in line 1"),

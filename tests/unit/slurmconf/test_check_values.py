@@ -340,6 +340,16 @@ NONE: frozenset[str] = frozenset()
         (HELPERS, {"helpers.conf": "BootTime=1"}, ALL - since("23.02")),
         (HELPERS, {"helpers.conf": "Feature=a\nFeature=a"}, ALL - since("23.02")),
         (HELPERS, {"helpers.conf": "Feature=a\nFeature=a Helper=/x"}, ALL),
+        (
+            HELPERS,
+            {"helpers.conf": "NodeName=n[1-2] Feature=a Helper=/x\nNodeName=n2 Feature=a,b"},
+            ALL,
+        ),
+        (
+            HELPERS,
+            {"helpers.conf": "NodeName=n1 Feature=a Helper=/x\nNodeName=n2 Feature=a"},
+            ALL - since("23.02"),
+        ),
         ('SlurmdSpoolDir=""', {}, ALL),
         ("TaskPlugin=cray_aries,affinity", {}, ALL),
         ("TaskPlugin=cgroup,cray_aries", {}, since("24.05")),
