@@ -252,7 +252,7 @@ async def _next(messages: list[Message], receive: Receive) -> Message:
     return messages.pop() if messages else await receive()
 
 
-class Impatient(H11Protocol):
+class ImpatientProtocol(H11Protocol):
     """A connection that closes unless its first request begins within `_ARRIVES_WITHIN` seconds."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -355,7 +355,7 @@ def serve(run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
         uvicorn.Config(
             app,
             uds=str(socket_of(run)),
-            http=Impatient,
+            http=ImpatientProtocol,
             ws="none",
             limit_concurrency=_MOST_REQUESTS,
             log_level="warning",

@@ -123,7 +123,8 @@ def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
     return (
         None
         if kept_out
-        or {"--account", "--qos"} & {way.partition("=")[0] for way in jobs.ways_in(cluster)}
+        or {"--account", "--qos"}
+        & {option.partition("=")[0] for option in jobs.access_options(cluster)}
         else "root"
     )
 
@@ -289,7 +290,7 @@ def scrontab_jobs(
         file = f"{job_trace.DIRECTORY}/.scrontab-{secrets.token_hex(4)}"
         shown = cluster.run("scrontab", "-l", user=jobs.user, check=False)
         before[name] = "" if shown.exit_code else shown.stdout
-        submit = (*plan.scenario.checks.submit, "--output=/dev/null", *jobs.ways_in(cluster))
+        submit = (*plan.scenario.checks.submit, "--output=/dev/null", *jobs.access_options(cluster))
         options = (*submit, *small(plan, name, 1))
         entry = "".join(f"#SCRON {option}\n" for option in options)
         entry += f"* * * * * mkdir -p -m 1777 {job_trace.DIRECTORY};"

@@ -74,7 +74,7 @@ def test_output_of_a_job_is_in_its_users_home_on_every_host(
     for name, cluster in clusters.items():
         login = [host.name for host in plan.login_hosts() if host.cluster == name]
         host = [*login, cluster.controller][0]
-        options = [*cluster.marked(), *only(cluster, plan), *jobs.ways_in(cluster)]
+        options = [*cluster.marked(), *only(cluster, plan), *jobs.access_options(cluster)]
         command = ["sbatch", "--parsable", *options, f"--output={output}"]
         script = "#!/bin/sh\necho written by $SLURM_JOB_ID\n"
         answer = ssh.run(host, command, user=jobs.user, stdin=script)

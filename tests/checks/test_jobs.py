@@ -40,7 +40,7 @@ def test_interactive_job_runs_on_a_node_as_its_user(
 
     def start(name: str) -> Result:
         cluster = clusters[name]
-        options = (*only(cluster, plan), *jobs.ways_in(cluster))
+        options = (*only(cluster, plan), *jobs.access_options(cluster))
         return cluster.run(program, *options, *rest, *task, user=users[0], check=False)
 
     for name, answer in everywhere(start, clusters).items():
@@ -97,7 +97,7 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[st
         hosts_of[node]: (
             jobs.user_of(name, rendered.get(partition.name, {})),
             f"--partition={partition.name}",
-            *jobs.ways_into(name, rendered.get(partition.name, {})),
+            *jobs.partition_options(name, rendered.get(partition.name, {})),
             f"--nodelist={node}",
         )
         for partition in cluster.partitions()
@@ -180,7 +180,7 @@ def run_on_nodes(
     places = Counter(f"{hosts_of[node]} {node}" for node in able)
     command = (
         *("srun", *only(cluster, jobs.plan), f"--partition={partition}"),
-        *(*jobs.ways_into(cluster.name, line), f"--nodes={count}", "--ntasks-per-node=1"),
+        *(*jobs.partition_options(cluster.name, line), f"--nodes={count}", "--ntasks-per-node=1"),
         *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
     )
     user = "root" if drift.holds(line, "RootOnly") else jobs.user_of(cluster.name, line)

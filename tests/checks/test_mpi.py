@@ -75,7 +75,7 @@ def run_ranks(
     def run(name: str, plugin: str, program: str) -> Result:
         cluster, nodes = clusters[name], sizes[name]
         return cluster.run(
-            *("srun", *only(cluster, plan), *jobs.ways_in(cluster), f"--mpi={plugin}"),
+            *("srun", *only(cluster, plan), *jobs.access_options(cluster), f"--mpi={plugin}"),
             *(f"--nodes={nodes}", f"--ntasks={max(nodes, 2)}", "python3", "-c", program),
             user=jobs.user,
             check=False,

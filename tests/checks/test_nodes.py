@@ -526,7 +526,7 @@ def _wrong_steps(
         "srun",
         *only(cluster, plan),
         f"--partition={partition.name}",
-        *jobs.ways_into(cluster.name, line),
+        *jobs.partition_options(cluster.name, line),
         *where,
         f"--nodes={count}",
         "--ntasks-per-node=1",

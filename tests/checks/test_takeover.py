@@ -96,7 +96,7 @@ def test_backup_controller_takes_over_and_hands_back_without_losing_a_job(
     began = time.monotonic()
     wait_for_control(first)
     harness_run.directory.event(
-        "given_back", daemon="slurmctld", seconds=round(time.monotonic() - began, 1)
+        "failback", daemon="slurmctld", seconds=round(time.monotonic() - began, 1)
     )
     with faults.injected(harness_run, Fault("stop-daemon", second.controller, "slurmctld")):
         after = jobs.submit_here(first, "true")

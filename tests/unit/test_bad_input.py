@@ -384,7 +384,7 @@ EVENTS: list[dict[str, Any]] = [
         "tasks": 1,
         "ends": "COMPLETED",
     }
-    | {"answer": "accepted", "job_id": 7, "asked": 99.0, "answered": 100.0},
+    | {"answer": "accepted", "job_id": 7, "submitted": 99.0, "answered": 100.0},
     *(
         {**TIME, "kind": "fault", "action": one, "fault": "kill-host accounting"}
         for one in ("inject", "injected", "heal")

@@ -313,9 +313,9 @@ def test_everything_is_restored_wherever_giving_back_was_interrupted(tmp_path: P
         assert (root / HELD.lstrip("/")).stat().st_mode & 0o777 == 0o700
         deploy(root, systemd, wanted)
         try:
-            answer = Stranger(root, systemd, breaks).give_back(RUN["id"])
+            answer = Stranger(root, systemd, breaks).restore(RUN["id"])
         except ConnectionError:
-            assert Stranger(root, systemd).give_back(RUN["id"]) == {"problems": [], "left": []}
+            assert Stranger(root, systemd).restore(RUN["id"]) == {"problems": [], "left": []}
         assert seen(root) == before
         assert systemd == ran
         if "answer" in locals():
@@ -340,9 +340,9 @@ def test_host_is_held_by_one_run_at_a_time_and_only_with_a_complete_backup(
     host.hold(RUN, wanted)
     with pytest.raises(Refused, match="run lent-1 of me@here holds it since today"):
         host.hold({**RUN, "id": "second"}, wanted)
-    assert host.give_back("second") == {"problems": [], "left": []}
+    assert host.restore("second") == {"problems": [], "left": []}
     assert host.holder() == RUN
-    host.give_back(RUN["id"])
+    host.restore(RUN["id"])
     assert seen(tmp_path) == before
 
 
@@ -352,7 +352,7 @@ def test_files_written_among_existing_ones_are_reported(tmp_path: Path) -> None:
     host = Stranger(tmp_path, systemd)
     host.hold(RUN, wanted)
     deploy(tmp_path, systemd, wanted)
-    answer = host.give_back(RUN["id"])
+    answer = host.restore(RUN["id"])
     assert answer["left"] == [
         "/var/log/slurm was not empty before: files written there since remain"
     ]
@@ -368,10 +368,8 @@ def test_daemon_that_does_not_restart_is_a_problem_and_the_host_stays_held(
     systemd, wanted = prepared(tmp_path)
     Stranger(tmp_path, systemd).hold(RUN, wanted)
     deploy(tmp_path, systemd, wanted)
-    assert Broken(tmp_path, systemd).give_back(RUN["id"])["problems"] == [
-        "systemctl start munge: no"
-    ]
-    assert Stranger(tmp_path, systemd).give_back(RUN["id"])["problems"] == []
+    assert Broken(tmp_path, systemd).restore(RUN["id"])["problems"] == ["systemctl start munge: no"]
+    assert Stranger(tmp_path, systemd).restore(RUN["id"])["problems"] == []
 
 
 class WithMariadb(Stranger):
@@ -421,7 +419,7 @@ def test_existing_account_or_database_is_neither_changed_nor_removed(
         deploy(tmp_path, systemd, wanted)
         host.accounts.add("slurm@localhost")
         host.databases.add("slurm_acct_db")
-    assert host.give_back(RUN["id"]) == {"problems": [], "left": []}
+    assert host.restore(RUN["id"]) == {"problems": [], "left": []}
     assert (host.accounts, host.databases) == (accounts, databases)
     assert seen(tmp_path) == before
     assert systemd == ran

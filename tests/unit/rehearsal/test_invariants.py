@@ -29,12 +29,12 @@ AWS_ID = (2 << 26) + 8
 def good() -> History:
     """A federated job that ran on aws, an array of two on on-prem, a requeued job; all correct."""
     history = History(PLAN)
-    asked = Submission("r-0", "on-prem", "alice", 1, "COMPLETED", "accepted", ID, 99.0, 100.0)
+    submission = Submission("r-0", "on-prem", "alice", 1, "COMPLETED", "accepted", ID, 99.0, 100.0)
     history.submissions = [
-        asked,
-        replace(asked, name="r-1", tasks=2, job_id=ID + 1),
-        replace(asked, name="r-2", cluster="aws", job_id=AWS_ID),
-        replace(asked, name="r-3", answer="refused", job_id=None),
+        submission,
+        replace(submission, name="r-1", tasks=2, job_id=ID + 1),
+        replace(submission, name="r-2", cluster="aws", job_id=AWS_ID),
+        replace(submission, name="r-3", answer="refused", job_id=None),
     ]
     ran = JobTrace(
         ID,
@@ -557,7 +557,7 @@ def test_job_may_be_forgotten_if_slurmctld_was_killed_after_it_started_it_on_a_s
     history = good()
     killed = "kill-daemon aws-ctl slurmctld"
     history.faults = [FaultSeen(91, "inject", killed), FaultSeen(92, "injected", killed)]
-    history.submissions[0] = replace(history.submissions[0], asked=80, answered=81)
+    history.submissions[0] = replace(history.submissions[0], submitted=80, answered=81)
     history.log_times["", ID] = [90.5]
     assert "r-0" in history.unsaved()
     for logged in ([80.5], [93.5], []):
@@ -567,11 +567,11 @@ def test_job_may_be_forgotten_if_slurmctld_was_killed_after_it_started_it_on_a_s
 
 def test_submission_may_be_forgotten_if_slurmctld_was_killed_before_sbatch_answered() -> None:
     history = good()
-    history.submissions[2] = replace(history.submissions[2], asked=90, answered=99)
+    history.submissions[2] = replace(history.submissions[2], submitted=90, answered=99)
     killed = "kill-daemon aws-ctl slurmctld"
     history.faults = [FaultSeen(92, "inject", killed), FaultSeen(93, "injected", killed)]
     assert "r-2" in history.unsaved()
-    history.submissions[2] = replace(history.submissions[2], asked=95)
+    history.submissions[2] = replace(history.submissions[2], submitted=95)
     assert "r-2" not in history.unsaved()
 
 
@@ -847,3 +847,11 @@ def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
     assert invariants.read(events, PLAN).missing["run"]
     with pytest.raises(CannotVerify, match="no rehearsal"):
         invariants.read([], PLAN)
+
+
+def test_submission_that_an_older_version_recorded_is_read() -> None:
+    submission = good().submissions[0]
+    event = {"kind": "submission", **asdict(submission)}
+    event["asked"] = event.pop("submitted")
+    begin, end = ({"kind": "rehearsal", "action": action} for action in ("begin", "end"))
+    assert invariants.read([begin, event, end], PLAN).submissions == [submission]
