@@ -42,7 +42,7 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
     secrets = run.secrets()
     _write_payloads(payloads, tree, secrets)
     if deployed_before and _has_nothing_to_do(plan, payloads, ssh):
-        say("Nothing to do: every host has its files, and its daemons run")
+        say("nothing to do: every host has its files, and its daemons are running")
         return
     failures: list[Failure] = []
 

@@ -317,7 +317,7 @@ def logs_collected(run: OpenRun) -> Iterator[None]:
     finally:
         with interrupts.ignored(), stage(run, "logs"):
             for problem in logs.collect(run.ssh, _hosts_up(run), run.directory.path / "logs"):
-                run.say(f"no logs of {problem}")
+                run.say(f"logs not collected: {problem}")
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def plan_chain(run: OpenRun, upgrade_options: UpgradeOptions) -> list[Plan]:
     if _changed_hosts(run.plan, before):
         raise UsageError(
             f"the run is on {_distinct(run.plan.choices())}, not on {_distinct(before.choices())}",
-            hint="a run that is up is upgraded from what it is on",
+            hint="the first upgrade of a run that is up begins with the releases that it runs",
         )
     plans = [run.plan, *map(run.directory.plan, upgrade_options.chain)]
     _must_be_possible(run.provider, plans)
@@ -154,7 +154,9 @@ def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
             provider.confirm(newer, tree)
         except UsageError as error:
             path = _supported_path(next(iter(newer.releases())), plans)
-            raise UsageError(error.message, hint=f"{error.hint}; such as --to {path}") from error
+            raise UsageError(
+                error.message, hint=f"{error.hint}; for example --to {path}"
+            ) from error
         lifecycle.must_start(newer, tree)
 
 

@@ -103,13 +103,13 @@ def must_be_possible(scenario: Scenario) -> None:
     if present := [what for what, is_present in unsupported.items() if is_present]:
         raise UsageError(
             f"a simulation does not support {', '.join(present)}",
-            hint="simulate one cluster of static nodes: change a copy of the scenario",
+            hint="change a copy of the scenario so that it has one cluster of static nodes",
         )
     fixed = [name for name, facts in cluster.reservations.items() if _at_a_fixed_time(facts)]
     if fixed:
         raise UsageError(
             f"reservations at fixed times do not fit a simulation: {', '.join(fixed)}",
-            hint="let them begin in so many minutes, such as StartTime: now+90minutes",
+            hint="use times relative to now, such as StartTime: now+90minutes",
         )
     if not scenario.accounting or not scenario.users:
         raise UsageError(

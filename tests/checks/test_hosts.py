@@ -625,7 +625,7 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
         ssh.run(first.name, ["systemctl", "stop", "listener"], check=False)
     assert (near, far) == ("open", "closed")
     closed = [
-        f"{other.name} does not reach {name}:{port}"
+        f"{other.name} cannot reach {name}:{port}"
         for (name, port), state in allowed.items()
         if state != "open"
     ]

@@ -384,7 +384,7 @@ def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> Non
 
 @pytest.mark.needs("backup_controllers")
 def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan) -> None:
-    """Controllers that do not reach each other may both take control.
+    """Controllers that cannot reach each other may both take control.
 
     A host that reaches only one controller has none if the other one is in control.
     """
@@ -395,7 +395,7 @@ def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan)
         if not answer.stdout and answer.stderr:
             return [f"{host.name} cannot run scontrol: {answer.stderr.splitlines()[0]}"]
         return [
-            f"{host.name} does not reach slurmctld of {controller}"
+            f"{host.name} cannot reach slurmctld of {controller}"
             for controller in (cluster.controller, *cluster.backup_controllers)
             if not re.search(rf" at {re.escape(controller)} is UP$", answer.stdout, re.M)
         ]
@@ -417,7 +417,7 @@ def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) ->
     def slurmdbd_from(host: Host) -> list[str]:
         answer = ssh.run(host.name, ["sacctmgr", "--noheader", "show", "cluster"], check=False)
         problem = " ".join(answer.stderr.splitlines()[:1])
-        return [f"{host.name} does not reach slurmdbd: {problem}"] * (answer.exit_code != 0)
+        return [f"{host.name} cannot reach slurmdbd: {problem}"] * (answer.exit_code != 0)
 
     def controllers_from(host: Host) -> list[str]:
         unreached = []
@@ -425,7 +425,7 @@ def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) ->
             ports = slurm_options.port_of(plan.slurm_conf(str(controller.cluster)), "slurmctld")
             connect = f"</dev/tcp/{controller.name}/{ports.partition('-')[0]}"
             if ssh.run(host.name, ["timeout", "10", "bash", "-c", connect], check=False).exit_code:
-                unreached.append(f"{host.name} does not reach slurmctld of {controller.name}")
+                unreached.append(f"{host.name} cannot reach slurmctld of {controller.name}")
         return unreached
 
     looks = [(slurmdbd_from, host) for host in controllers]

@@ -268,7 +268,9 @@ class HostSide:
     def _held_by(self, run_id: str) -> bool:
         holder = self.holder()
         if holder and holder["id"] != run_id:
-            raise Refused(f"run {holder['id']} of {holder['by']} holds it since {holder['since']}")
+            raise Refused(
+                f"run {holder['id']} of {holder['by']} has held it since {holder['since']}"
+            )
         return bool(holder)
 
     def _at(self, path: str) -> str:

@@ -114,7 +114,7 @@ def test_endless_response_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         host.run("n1", ["sh", "-c", "echo n1; exec sleep 60"], timeout=1)
     assert caught.value.printed == "n1\n"
     with (
-        pytest.raises(WaitTimeout, match="not done in 0 s"),
+        pytest.raises(WaitTimeout, match="timed out after 0 s"),
         host.printed("n1", ["exec", "sleep", "60"], 0.1) as stream,
     ):
         assert stream.read(1) == b""

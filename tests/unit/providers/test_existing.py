@@ -338,7 +338,7 @@ def test_host_is_held_by_one_run_at_a_time_and_only_with_a_complete_backup(
     host = Stranger(tmp_path, systemd)
     host.hold(RUN, wanted)
     host.hold(RUN, wanted)
-    with pytest.raises(Refused, match="run lent-1 of me@here holds it since today"):
+    with pytest.raises(Refused, match="run lent-1 of me@here has held it since today"):
         host.hold({**RUN, "id": "second"}, wanted)
     assert host.restore("second") == {"problems": [], "left": []}
     assert host.holder() == RUN

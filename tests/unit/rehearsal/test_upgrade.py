@@ -121,7 +121,7 @@ def test_chain_with_a_release_that_debian_lacks_is_refused_with_a_hint_at_a_sour
             SCENARIOS / "single-node.yml", Debian(), options("20.11:22.05:23.11:24.11:26.05")
         )
     way = "20.11:22.05:source:slurm-23.11.X.tar.bz2:24.11:26.05"
-    assert str(refused.value.hint).endswith(f"such as --to {way}")
+    assert str(refused.value.hint).endswith(f"for example --to {way}")
 
 
 @pytest.mark.parametrize(
