@@ -119,8 +119,8 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
     clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
     looks: list[Callable[[], Iterable[str]]] = [
         *(partial(_cluster_lines, cluster, plan) for cluster in clusters),
-        *(partial(script_failures.of_host, ssh, plan, host) for host in plan.lasting_hosts()),
-        *(partial(_host_lines, ssh, plan, host, since) for host in plan.lasting_hosts()),
+        *(partial(script_failures.of_host, ssh, plan, host) for host in plan.permanent_hosts()),
+        *(partial(_host_lines, ssh, plan, host, since) for host in plan.permanent_hosts()),
         *(partial(_database_lines, ssh, host) for host in plan.with_daemon("mariadb")),
     ]
     with ThreadPoolExecutor(8) as pool:

@@ -133,7 +133,9 @@ def leaked(run: OpenRun) -> list[str]:
     running = run.provider.hosts(run.directory.id)
     leaks = []
     for name, cluster in slurm.clusters(run.ssh, run.plan, _PATIENCE).items():
-        hosts = {host.name for host in run.plan.hosts if host.cluster == name and not host.lasts}
+        hosts = {
+            host.name for host in run.plan.hosts if host.cluster == name and not host.is_permanent
+        }
         if not any(running.get(host) for host in hosts):
             continue
         leaks += [

@@ -54,7 +54,9 @@ class Machines:
 
     def __init__(self, run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
         self._run, self._plan, self._tree, self._provider = run, plan, tree, provider
-        self._hosts: dict[str, Host] = {host.name: host for host in plan.hosts if not host.lasts}
+        self._hosts: dict[str, Host] = {
+            host.name: host for host in plan.hosts if not host.is_permanent
+        }
         self._file = run.path / "wanted.json"
         # Which hosts must be up or down, and when slurmctld requested that.
         self._wanted: dict[str, bool] = {}

@@ -226,7 +226,7 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
     if others := sorted({*names} - wanted() - fitting):
         raise UsageError(
             f"{file} has {', '.join(others)}, which this version of the harness does not use",
-            hint="save the images again, with the same version of the harness: `harness images save`",
+            hint="save the images again with this version: `harness images save`",
         )
     with engine_errors(f"cannot load {file}"), file.open("rb") as tar:
         client.images.load(tar)

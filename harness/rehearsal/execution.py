@@ -407,7 +407,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
             if kind == "usage" or record.name.startswith(f"{token}-"):
                 run.directory.event(kind, **{"seen_by": where, **asdict(record)})
 
-    for host in run.plan.lasting_hosts():
+    for host in run.plan.permanent_hosts():
         if host.nodes:
             note("trace", host.name, partial(job_trace.collect, run.ssh, [host.name]))
     for name, cluster in clusters.items():
@@ -424,7 +424,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
 
 def _note_symptoms(run: OpenRun) -> None:
     """Record log lines that show known bugs in Slurm, so that the checkers can name the bug."""
-    for host in run.plan.lasting_hosts():
+    for host in run.plan.permanent_hosts():
         for daemon, words in SYMPTOMS.items():
             paths = logs.log_files(run.plan, host, daemon) if daemon in host.daemons else []
             with suppress(HarnessError):

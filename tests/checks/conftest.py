@@ -132,7 +132,9 @@ class Jobs:
 
     def places(self) -> list[str]:
         """Return the hosts with the directories that jobs write to."""
-        return [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
+        return [
+            host.name for host in self.plan.permanent_hosts() if host.nodes or host.with_elastic
+        ]
 
 
 @dataclass

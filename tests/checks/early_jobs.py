@@ -75,8 +75,8 @@ def _start_early(
                 item.stash.setdefault(checks_plugin.BEGAN, began)
         return True
 
-    lasting = not any(cluster.elastic() for cluster in plan.scenario.clusters.values())
-    for name in (*_NEED_NO_NODE, *(_NEED_NODES if lasting else ())):
+    all_static = not any(cluster.elastic() for cluster in plan.scenario.clusters.values())
+    for name in (*_NEED_NO_NODE, *(_NEED_NODES if all_static else ())):
         checks = [
             item for item in request.session.items if name in getattr(item, "fixturenames", ())
         ]

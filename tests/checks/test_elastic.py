@@ -365,7 +365,7 @@ def test_administrator_powers_a_node_up_and_down(elastic: Elastic, powering_up: 
     elastic.wait_until_down()
 
 
-@pytest.mark.needs("static_too")
+@pytest.mark.needs("static_and_elastic")
 def test_static_nodes_are_filled_first_and_never_suspended(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     provision_of = elastic.plan.scenario.clusters[elastic.cluster.name].provision_of()

@@ -88,11 +88,11 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[st
 
     They are returned by host. If there is no such host, the options are for any node.
     """
-    lasting = {host.name for host in plan.hosts if host.provision == "static"}
+    static_hosts = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(name)
     rendered = slurm_conf(plan, name).partitions
-    lasting_nodes = {node for node, host in hosts_of.items() if host in lasting}
-    free = lasting_nodes - reserved_nodes(cluster, plan)
+    static_nodes = {node for node, host in hosts_of.items() if host in static_hosts}
+    free = static_nodes - reserved_nodes(cluster, plan)
     places = {
         hosts_of[node]: (
             jobs.user_of(name, rendered.get(partition.name, {})),
@@ -107,7 +107,7 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[st
     return places or {"": (jobs.user,)}
 
 
-@pytest.mark.needs("lasting")
+@pytest.mark.needs("static")
 def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
     """A node that did not respond is asked again only after up to 100 s (SlurmdTimeout/3)."""
     wait_until(

@@ -53,7 +53,7 @@ def test_login_hosts_reach_slurmctld_and_slurmdbd(ssh: Ssh, plan: Plan) -> None:
             assert answer.exit_code == 0, f"{host.name}: {query[0]} fails: {answer.stderr}"
 
 
-@pytest.mark.needs("lasting")
+@pytest.mark.needs("static")
 def test_user_submits_from_a_login_host_and_gets_the_output(
     ssh: Ssh, plan: Plan, jobs: Jobs, clusters: dict[str, SlurmCluster]
 ) -> None:
@@ -121,7 +121,7 @@ def test_users_log_in_to_login_hosts_but_not_to_controllers_or_the_database(
                 f"{user} cannot log in to {host.name}: {answer.stderr}"
             )
     user = next(iter(plan.scenario.users))
-    for host in plan.lasting_hosts():
+    for host in plan.permanent_hosts():
         if {"slurmctld", "slurmdbd", "mariadb"} & {*host.daemons}:
             answer = log_in(ssh, run, host.name, user)
             assert answer.returncode == 255, f"{user} can log in to {host.name}: {answer.stdout}"

@@ -269,7 +269,7 @@ def test_slurmrestd_listens_only_on_its_hosts_own_address(
     own, port = address_of(ssh, api.host), served[1].rest.port
     assert listening(ssh, api.host, port) == {f"{own}:{port}"}
     site = next(host.site for host in plan.hosts if host.name == api.host)
-    others = [host.name for host in plan.lasting_hosts() if host.site == site]
+    others = [host.name for host in plan.permanent_hosts() if host.site == site]
     connect = ["timeout", "10", "bash", "-c", f": < /dev/tcp/{api.host}/{port}"]
     # It gets the token from its input: other users can read its arguments.
     path, token = f"/slurm/{api.versions()[0]}/ping/", api.token("root")

@@ -149,13 +149,13 @@ def wait_for_every_slurmd(backup: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
 
     Its slurmd must receive messages from the backup, and answer them.
     """
-    lasting = {host.name for host in plan.lasting_hosts()}
+    permanent = {host.name for host in plan.permanent_hosts()}
     hosts, cluster = plan.hosts_of(backup.name), plan.scenario.clusters[backup.name]
     partition = cluster.partitions[slurm_conf(plan, backup.name).default_partition()]
     nodes = {
         hosts[node]: node
         for node in cluster.nodes_of_partition(partition)
-        if hosts[node] in lasting
+        if hosts[node] in permanent
     }
     submitted = {
         jobs.submit_here(backup, "true", f"--nodelist={node}"): node for node in nodes.values()

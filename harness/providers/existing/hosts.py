@@ -122,7 +122,7 @@ class ExistingProvider:
         self._agree(
             [
                 preview.changes(host, tree[host.name], facts[host.name], secrets)
-                for host in plan.lasting_hosts()
+                for host in plan.permanent_hosts()
             ]
         )
 
@@ -179,7 +179,7 @@ class ExistingProvider:
             return []
         with tempfile.TemporaryDirectory() as directory:
             if run:
-                ssh, names = run.ssh(), [host.name for host in run.plan().lasting_hosts()]
+                ssh, names = run.ssh(), [host.name for host in run.plan().permanent_hosts()]
             else:
                 machines = read_inventory(self._inventory) if self._inventory else {}
                 ssh, names = self._ssh_of(machines.values(), Path(directory)), list(machines)
@@ -217,10 +217,10 @@ class ExistingProvider:
                 ssh, host.name, "look", preview.wanted(plan, host, tree[host.name])
             )
 
-        facts = dict(_on_all(look, plan.lasting_hosts()))
+        facts = dict(_on_all(look, plan.permanent_hosts()))
         if problems := [
             f"{host.name}: {problem}"
-            for host in plan.lasting_hosts()
+            for host in plan.permanent_hosts()
             for problem in preview.refusals(plan, host, facts[host.name], run.id if run else None)
         ]:
             raise UsageError(
@@ -233,7 +233,7 @@ class ExistingProvider:
         known = (
             read_inventory(self._inventory) if self._inventory else _named_machines(plan.scenario)
         )
-        names = [host.name for host in plan.lasting_hosts()]
+        names = [host.name for host in plan.permanent_hosts()]
         if lacking := [name for name in names if name not in known]:
             where = self._inventory or "the scenario's machines"
             raise UsageError(
@@ -252,7 +252,7 @@ class ExistingProvider:
 def _hosts_of(run: RunDir) -> list[str]:
     """Return a run's hosts; an empty list if its scenario cannot be read."""
     try:
-        return [host.name for host in run.plan().lasting_hosts()]
+        return [host.name for host in run.plan().permanent_hosts()]
     except HarnessError:
         return []
 

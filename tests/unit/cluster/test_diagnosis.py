@@ -159,7 +159,7 @@ def test_daemon_that_systemd_restarted_is_shown_once() -> None:
 def test_unreachable_cluster_is_shown_as_such() -> None:
     report = seen(tail="+0000\n")
     assert len(report) == 1
-    assert report[0].endswith("(no answer in 10 s)")
+    assert report[0].endswith("(timed out after 10 s)")
 
 
 def test_refused_job_leads_to_the_options_for_all_jobs_of_the_checks(tmp_path: Path) -> None:

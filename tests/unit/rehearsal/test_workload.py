@@ -50,7 +50,7 @@ def test_workload_has_jobs_of_all_kinds_that_fit_their_cluster() -> None:
     assert all(job.user == "alice" for job in jobs if "--qos=urgent" in job.options)
 
 
-def test_scenario_without_users_or_lasting_nodes_has_no_workload() -> None:
+def test_scenario_without_users_or_static_nodes_has_no_workload() -> None:
     with pytest.raises(UsageError, match="needs users and static nodes"):
         workload.generate(FEDERATION.model_copy(update={"users": {}}), 1, 1, 1)
     elastic = scenario.load(SCENARIOS / "elastic-l0.yml")
