@@ -77,12 +77,12 @@ def test_logs_of_a_host_become_plain_files_of_this_user(tmp_path: Path) -> None:
     assert len(notes) == 6
     assert "n1: 'slurm/shadow.log' is a link or a special file: left out" in notes
     assert "n1: '../../evil' leads out of the directory: left out" in notes
-    there = {
+    files = {
         str(path.relative_to(tmp_path / "logs"))
         for path in (tmp_path / "logs").rglob("*")
         if path.is_file()
     }
-    assert there == {"n1/journal.log", "n1/slurm/slurmd.log"}
+    assert files == {"n1/journal.log", "n1/slurm/slurmd.log"}
     status = (tmp_path / "logs/n1/slurm/slurmd.log").lstat()
     assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o755, os.getuid())
     assert (tmp_path / "logs/n1/journal.log").read_text() == "said\n"

@@ -160,16 +160,19 @@ def test_nodes_that_run_containers_need_crun(plan: Plan) -> None:
     with_oci = replace(
         plan, scenario=plan.scenario.model_copy(update={"clusters": {"lent": cluster}})
     )
-    asked = [{*preview.wanted(one, one.hosts[1], ())["packages"]} for one in (plan, with_oci)]
+    asked = [
+        {*preview.wanted(each_plan, each_plan.hosts[1], ())["packages"]}
+        for each_plan in (plan, with_oci)
+    ]
     assert asked[1] - asked[0] == {"crun", "busybox-static"}
 
 
 def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
     boss = plan.hosts[0]
     tree = render(plan)[boss.name]
-    there = facts(plan)
+    host_facts = facts(plan)
     for file in tree:
-        there["files"][file.path] = {
+        host_facts["files"][file.path] = {
             "owner": file.owner,
             "group": file.group,
             "mode": file.mode,
@@ -177,11 +180,13 @@ def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
             "text": file.text if file.mode == "0644" else None,
         }
     old = {"sha256": "", "text": "ClusterName=lent\nJobCompPass=sesame\n"}
-    there["files"][CONF] |= old
-    there["files"]["/etc/slurm/slurmdbd.conf"] |= {"sha256": "", "mode": "0640"}
-    there["files"]["/etc/slurm/cgroup.conf"] = None
-    there["units"]["slurmctld"]["ActiveState"] = there["units"]["slurmd"]["ActiveState"] = "active"
-    changes = preview.changes(boss, tree, there, {})
+    host_facts["files"][CONF] |= old
+    host_facts["files"]["/etc/slurm/slurmdbd.conf"] |= {"sha256": "", "mode": "0640"}
+    host_facts["files"]["/etc/slurm/cgroup.conf"] = None
+    host_facts["units"]["slurmctld"]["ActiveState"] = host_facts["units"]["slurmd"][
+        "ActiveState"
+    ] = "active"
+    changes = preview.changes(boss, tree, host_facts, {})
     assert [path for path, _ in changes.new] == ["/etc/slurm/cgroup.conf"]
     assert "+ConstrainCores=YES" in dict(changes.new)["/etc/slurm/cgroup.conf"].splitlines()
     differences = dict(changes.differing)
@@ -202,12 +207,12 @@ def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
 
 def test_changes_show_existing_directories_and_an_existing_mariadb(plan: Plan) -> None:
     boss, wanted = plan.hosts[0], facts(plan)["directories"]
-    there = {path: ["slurm", "slurm", "0755"] for path in wanted} | {
+    directories = {path: ["slurm", "slurm", "0755"] for path in wanted} | {
         "/var/log/slurm": ["root", "adm", "2750"]
     }
     mariadb = {**MARIADB, "databases": ["mysql", "wiki"]}
     changes = preview.changes(
-        boss, render(plan)["boss"], facts(plan, directories=there, mariadb=mariadb), {}
+        boss, render(plan)["boss"], facts(plan, directories=directories, mariadb=mariadb), {}
     )
     assert "/var/log/slurm: root adm 2750 -> slurm slurm 0755" in changes.directories
     assert "/var/lib/slurm/slurmctld: slurm slurm 0755 -> slurm slurm 0700" in changes.directories
