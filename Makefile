@@ -17,7 +17,7 @@ run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 test: check  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
 	$(DAEMONS) -m core
 
-test-all: test test-rest test-releases  ## and all sabotages, every scenario on a second release, all releases
+test-all: test test-rest test-releases  ## test; then all sabotages, every scenario on a second release, all releases
 
 # What continuous integration adds to test. HARNESS_VAGRANT=1 first installs what virtual machines need.
 test-rest: setup
@@ -25,20 +25,20 @@ test-rest: setup
 	$(BIN)/pytest tests/integration -v -m alone
 	$(DAEMONS) -m "not core and not alone and not releases" --durations=15 --durations-min=10 -rsfE
 
-# What repeats on another release what test and test-rest have run on one.
+# Tests that repeat on other releases what test and test-rest run on one.
 test-releases: setup
 	$(DAEMONS) -m releases --durations=15 --durations-min=10 -rsfE
 
 # A file, a URL, or a directory of Slurm's source (which has META), or else a directory of packages.
-test-source: setup  ## the Slurm of SOURCE (a tarball, or a directory of packages), on BASE=debian:bookworm
+test-source: setup  ## tests of the Slurm in SOURCE (a tarball, or a directory of packages), on BASE=debian:bookworm
 	HARNESS_SOURCE="$(if $(or $(wildcard $(SOURCE)/META),$(if $(wildcard $(SOURCE)/.),,$(SOURCE))),source,packages):$(SOURCE)$(if $(BASE),$(,)base:$(BASE))" \
 		$(BIN)/pytest tests/integration/test_named_source.py tests/integration/test_reference.py -n auto -v
 
-fuzz-check: setup  ## looks for configurations on which check and the daemons disagree
+fuzz-check: setup  ## configurations, changed at random, about which check and the daemons disagree
 	$(BIN)/python tests/reference/fuzz_check.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS)) $(if $(GRID),--grid)
 
-check: setup  ## without daemons: lint, types, import layers, unit tests
+check: setup  ## what needs no daemons: lint, types, import layers, unit tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -47,7 +47,7 @@ check: setup  ## without daemons: lint, types, import layers, unit tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --strict roles
 	$(BIN)/pytest -n auto
 
-setup: $(VENV)/installed  ## the virtual environment, and a Docker engine if none answers and we are root
+setup: $(VENV)/installed  ## the virtual environment; as root, also a Docker engine if none is running
 	@$(BIN)/harness doctor --fix --quiet
 
 $(VENV)/installed: constraints.txt pyproject.toml

@@ -351,7 +351,7 @@ def _floor(run: OpenRun, cluster: SlurmCluster, hosts: Sequence[Host]) -> float:
     secrets = run.directory.secrets()
 
     def start(host: Host) -> None:
-        if host.lasts:
+        if host.is_permanent:
             run.ssh.run(host.name, ["systemctl", "start", "slurmd"])
             return
         provider = ability(run.provider, CanCreate, "provisioning benchmark")

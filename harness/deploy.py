@@ -42,7 +42,7 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
     secrets = run.secrets()
     _write_payloads(payloads, tree, secrets)
     if deployed_before and _has_nothing_to_do(plan, payloads, ssh):
-        say("Nothing to do: every host has its files, and its daemons run")
+        say("nothing to do: every host has its files, and its daemons are running")
         return
     failures: list[Failure] = []
 
@@ -95,7 +95,7 @@ def copy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh) -> None:
         ssh.run(host.name, ["rm", "--recursive", "--force", _PENDING])
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(install, plan.lasting_hosts()))
+        list(pool.map(install, plan.permanent_hosts()))
 
 
 def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
@@ -109,7 +109,7 @@ def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
 
     try:
         with ThreadPoolExecutor(8) as pool:
-            if not all(pool.map(is_in_place, plan.lasting_hosts())):
+            if not all(pool.map(is_in_place, plan.permanent_hosts())):
                 return False
         if client := plan.accounting_client():
             for part in ("", "late") if plan.has_late_objects() else ("",):

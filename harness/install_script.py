@@ -26,7 +26,7 @@ def script(plan: Plan, tree: Tree) -> str:
     """
     stages: dict[str, list[Host]] = {title: [] for title in _STAGES.values()}
     # Hosts that come and go get their files when they are created.
-    for host in plan.lasting_hosts():
+    for host in plan.permanent_hosts():
         first = next(
             (title for daemon, title in _STAGES.items() if daemon in host.daemons),
             _STAGES["slurmd"],

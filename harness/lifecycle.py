@@ -175,7 +175,7 @@ def up(run: OpenRun) -> None:
     with stage(run, "images"):
         run.provider.prepare(run.plan, run.say)
     with stage(run, "up"):
-        machines = run.provider.up(run.directory, run.plan, run.plan.lasting_hosts())
+        machines = run.provider.up(run.directory, run.plan, run.plan.permanent_hosts())
         _write_inventory(run, machines)
         sleeping = [host for host in run.plan.hosts if host.provision == "power"]
         secrets = run.directory.secrets()
@@ -317,7 +317,7 @@ def logs_collected(run: OpenRun) -> Iterator[None]:
     finally:
         with interrupts.ignored(), stage(run, "logs"):
             for problem in logs.collect(run.ssh, _hosts_up(run), run.directory.path / "logs"):
-                run.say(f"no logs of {problem}")
+                run.say(f"logs not collected: {problem}")
 
 
 @contextmanager
@@ -347,15 +347,15 @@ def _missing_hosts(run: OpenRun) -> str:
         running = run.provider.hosts(run.directory.id)
     except HarnessError as error:
         return str(error)
-    missing = [host.name for host in run.plan.lasting_hosts() if not running.get(host.name)]
+    missing = [host.name for host in run.plan.permanent_hosts() if not running.get(host.name)]
     return f"stopped during the run: {hostlist.fold(missing)}" if missing else ""
 
 
 def _hosts_up(run: OpenRun) -> list[str]:
     """Return the hosts that are always up, and those of the others that are up now."""
-    come_and_go = not all(host.lasts for host in run.plan.hosts)
+    come_and_go = not all(host.is_permanent for host in run.plan.hosts)
     running = run.provider.hosts(run.directory.id) if come_and_go else {}
-    return [host.name for host in run.plan.hosts if host.lasts or running.get(host.name)]
+    return [host.name for host in run.plan.hosts if host.is_permanent or running.get(host.name)]
 
 
 def _write_inventory(run: OpenRun, machines: Sequence[Machine]) -> None:

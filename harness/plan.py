@@ -77,7 +77,7 @@ class Host:
         return origins.family(self.origin.family if self.origin else "debian")
 
     @property
-    def lasts(self) -> bool:
+    def is_permanent(self) -> bool:
         """Whether the host is always up, even if Slurm's daemons on it are not."""
         return self.provision not in _MADE_OR_STARTED
 
@@ -114,9 +114,9 @@ class Plan:
         """Return the hosts that run a daemon."""
         return tuple(host for host in self.hosts if daemon in host.daemons)
 
-    def lasting_hosts(self) -> tuple[Host, ...]:
+    def permanent_hosts(self) -> tuple[Host, ...]:
         """Return the hosts that are always up."""
-        return tuple(host for host in self.hosts if host.lasts)
+        return tuple(host for host in self.hosts if host.is_permanent)
 
     def hosts_of(self, cluster: str) -> dict[str, str]:
         """Return the nodes of a cluster, each with the host that runs its slurmd."""

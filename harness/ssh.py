@@ -119,7 +119,7 @@ class Ssh:
         except subprocess.TimeoutExpired as error:
             printed = (error.output or b"").decode(errors="replace")
             raise WaitTimeout(
-                f"{shown}  (no answer in {timeout:.0f} s)", printed=printed
+                f"{shown}  (timed out after {timeout:.0f} s)", printed=printed
             ) from error
         if result.exit_code == 255 and _OWN_ERROR.search(result.stderr):
             raise Unreachable(f"{shown}  (host does not answer)\n{result.stderr.strip()}")
@@ -255,13 +255,13 @@ class Ssh:
             except BaseException as error:
                 if late.is_set():
                     raise WaitTimeout(
-                        f"{shlex.join(local)}  (not done in {timeout:.0f} s)"
+                        f"{shlex.join(local)}  (timed out after {timeout:.0f} s)"
                     ) from error
                 raise
             finally:
                 timer.cancel()
         if late.is_set():
-            raise WaitTimeout(f"{shlex.join(local)}  (not done in {timeout:.0f} s)")
+            raise WaitTimeout(f"{shlex.join(local)}  (timed out after {timeout:.0f} s)")
         if code != 0:
             raise CommandFailed(shlex.join(local), code, "", errors.decode(errors="replace"))
 

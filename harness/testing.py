@@ -538,7 +538,7 @@ def _known(states: Sequence[str]) -> frozenset[str]:
             nearest = difflib.get_close_matches(state.upper(), _STATES, n=1)
             raise UsageError(
                 f'Slurm has no job state "{state}"',
-                hint=f"{nearest[0]}?" if nearest else "squeue(1) lists them",
+                hint=f"did you mean {nearest[0]}?" if nearest else "squeue(1) lists them",
             )
     return frozenset(states)
 

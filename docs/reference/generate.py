@@ -92,14 +92,14 @@ def words(field: Schema, at: str) -> str:
         case {"anyOf": choices}:
             return " or ".join(words(choice, at) for choice in choices if choice != _NULL)
         case {"prefixItems": items}:
-            return f"{len(items)} times {words(items[0], at)}"
+            return f"{len(items)} {plural(words(items[0], at))}"
         case {"items": item}:
-            return f"list of {words(item, f'{at}[]')}"
+            return f"list of {plural(words(item, f'{at}[]'))}"
         case {"patternProperties": patterns}:
             (item,) = patterns.values()
             if {"type": "boolean"} in item.get("anyOf", ()):
                 return "[options](../scenario.md#options)"
-            return f"each NAME: {words(item, f'{at}.NAME')}"
+            return f"mapping of NAME to {words(item, f'{at}.NAME')}"
         case {"type": kind, **limits}:
             return ", ".join(
                 [
@@ -108,6 +108,11 @@ def words(field: Schema, at: str) -> str:
                 ]
             )
     raise ValueError(f"{at}: no words for {field}")
+
+
+def plural(kind: str) -> str:
+    """Return words for several values of a kind."""
+    return re.sub(r"\bnumber\b", "numbers", kind)
 
 
 def below(place: str, key: str) -> str:

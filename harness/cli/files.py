@@ -343,7 +343,7 @@ def _start_once(output: Path) -> None:
     try:
         lifecycle.start_once(output, find_provider("docker", DEFAULT_RUNS), progress())
     except (EngineError, UsageError) as error:  # no engine, or not installed with [run]
-        err.print(f"not started, only checked: {error.message}", markup=False)
+        err.print(f"the copy was checked, but not started: {error.message}", markup=False)
     except HarnessError as error:
         err.print(f"{output} written, but the copy does not start:\n{error}", markup=False)
         raise typer.Exit(1) from error

@@ -122,10 +122,11 @@ def exec_(
 def cp(
     source: Annotated[
         str,
-        typer.Argument(help="A file or directory: PATH here, or HOST:PATH.", show_default=False),
+        typer.Argument(help="A file or directory: a local PATH, or HOST:PATH.", show_default=False),
     ],
     target: Annotated[
-        str, typer.Argument(help="Where to copy it: PATH here, or HOST:PATH.", show_default=False)
+        str,
+        typer.Argument(help="Where to copy it: a local PATH, or HOST:PATH.", show_default=False),
     ],
     which: RunName = None,
     runs: Runs = DEFAULT_RUNS,
@@ -140,7 +141,7 @@ def cp(
     to_host, to_path = _place(target)
     if bool(from_host) == bool(to_host):
         raise UsageError(
-            "one argument must be HOST:PATH, the other a PATH here",
+            "one argument must be HOST:PATH, the other a local PATH",
             hint="harness cp job.sh ctl:/root",
         )
     if not from_path or not to_path:

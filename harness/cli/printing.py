@@ -142,13 +142,13 @@ class _StepLine:
 def progress() -> Progress:
     """Return a printer of progress, which includes long waits and, with --verbose, each command."""
     say = Progress()
-    _LOG.handlers = [_Saying(say)]
+    _LOG.handlers = [_ProgressHandler(say)]
     if not _LOG.level:
         _LOG.setLevel(logging.INFO)
     return say
 
 
-class _Saying(logging.Handler):
+class _ProgressHandler(logging.Handler):
     """Prints log records as lines of progress."""
 
     def __init__(self, say: Say) -> None:

@@ -252,12 +252,12 @@ def rehearse(
     rehearsal = (run.plan.scenario.rehearsal or scenario.Rehearsal()).model_copy(
         update={name: value for name, value in options.items() if value is not None}
     )
-    works = (
+    planned = (
         workload.replay(trace.read_text(errors="replace"), run.plan.scenario, speed)
         if trace
         else workload.generate(run.plan.scenario, rehearsal.jobs, rehearsal.seconds, rehearsal.seed)
     )
-    execution.rehearse(run, works, rehearsal.faults if faulty else ())
+    execution.rehearse(run, planned, rehearsal.faults if faulty else ())
     print_rehearsal(run.directory, format_)
 
 

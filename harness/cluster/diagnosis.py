@@ -82,7 +82,7 @@ _CAUSE = re.compile(
     r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)(?:: fatal: .*)?|stopped by a signal|frozen)$"
     r"|slurmd cannot start slurmstepd$"
     r"|MariaDB takes .*, Waiting for |\S+ of job \d+ has been running for )"
-    r"|^\S+ logged: error: mysql_query failed: |^\S+ does not reach slurmd of "
+    r"|^\S+ logged: error: mysql_query failed: |^\S+ cannot reach slurmd of "
     r"|^\S+: slurm-(?:resume|suspend) \S+: "
 )
 # Seconds by which the clocks of a daemon and of the check may differ.
@@ -119,8 +119,8 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
     clusters = slurm.clusters(ssh, plan, _PATIENCE).values()
     looks: list[Callable[[], Iterable[str]]] = [
         *(partial(_cluster_lines, cluster, plan) for cluster in clusters),
-        *(partial(script_failures.of_host, ssh, plan, host) for host in plan.lasting_hosts()),
-        *(partial(_host_lines, ssh, plan, host, since) for host in plan.lasting_hosts()),
+        *(partial(script_failures.of_host, ssh, plan, host) for host in plan.permanent_hosts()),
+        *(partial(_host_lines, ssh, plan, host, since) for host in plan.permanent_hosts()),
         *(partial(_database_lines, ssh, host) for host in plan.with_daemon("mariadb")),
     ]
     with ThreadPoolExecutor(8) as pool:
@@ -210,7 +210,7 @@ def _unreached(cluster: SlurmCluster, plan: Plan, nodes: Collection[str]) -> lis
         if (connected := cluster.run(*connect, check=False)).exit_code:
             problem = connected.stderr.strip().rpartition(": ")[2] or "no answer in 5 s"
             unreached.append(
-                f"{cluster.controller} does not reach slurmd of {node} at "
+                f"{cluster.controller} cannot reach slurmd of {node} at "
                 f"{address.replace('/', ':')}: {problem}"
             )
     return unreached
@@ -241,7 +241,7 @@ def _host_lines(ssh: Ssh, plan: Plan, host: Host, since: float) -> list[str]:
         output, hangs = error.printed, [f"{host.name}: no answer in {_PATIENCE} s"]
     zone, *lines = output.splitlines() or [""]
     unreachable = [
-        f"{host.name} does not reach slurmctld: "
+        f"{host.name} cannot reach slurmctld: "
         f"{line.removeprefix(_NO_ANSWER) or f'no answer in {_PING} s'}"
         for line in lines
         if line.startswith(_NO_ANSWER)

@@ -44,7 +44,9 @@ def of_failure(run: OpenRun, since: float) -> list[str]:
             lines = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout.splitlines()
             notes = [json.loads(line) for line in lines]
             problems += wrong_notes(notes, api_events, cluster.controller, since)
-            problems += unnoted(notes, coming_nodes(run, cluster, since), cluster.controller)
+            problems += unrecorded_nodes(
+                notes, coming_nodes(run, cluster, since), cluster.controller
+            )
         except (HarnessError, ValueError, LookupError, TypeError) as error:
             last_line = " ".join(str(error).splitlines()[-1:])
             problems.append(f"{cluster.controller}:{slurm_options.POWER_LOG}: {last_line}")
@@ -104,12 +106,12 @@ def given_up(run: OpenRun, cluster: SlurmCluster, since: float) -> set[str]:
     }
 
 
-def unnoted(
+def unrecorded_nodes(
     notes: Iterable[Mapping[str, Any]], nodes: Iterable[str], controller: str
 ) -> Iterator[str]:
     """Yield a problem if the notes of slurmctld's programs lack nodes that it powers up.
 
-    >>> [*unnoted([{"action": "resume", "nodes": ["c1"]}], ["c1", "c2"], "ctl")]
+    >>> [*unrecorded_nodes([{"action": "resume", "nodes": ["c1"]}], ["c1", "c2"], "ctl")]
     ['ctl: slurmctld powers up c2, but /var/log/slurm/power.log has no call of slurm-resume \
 for it: it was not called, or the log was truncated']
     """
@@ -131,7 +133,9 @@ def leaked(run: OpenRun) -> list[str]:
     running = run.provider.hosts(run.directory.id)
     leaks = []
     for name, cluster in slurm.clusters(run.ssh, run.plan, _PATIENCE).items():
-        hosts = {host.name for host in run.plan.hosts if host.cluster == name and not host.lasts}
+        hosts = {
+            host.name for host in run.plan.hosts if host.cluster == name and not host.is_permanent
+        }
         if not any(running.get(host) for host in hosts):
             continue
         leaks += [

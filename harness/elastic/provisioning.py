@@ -29,7 +29,7 @@ _ENDS_WITHIN = 60
 
 def is_wanted(plan: Plan) -> bool:
     """Return whether a plan has hosts that the API creates or starts."""
-    return any(not host.lasts for host in plan.hosts)
+    return any(not host.is_permanent for host in plan.hosts)
 
 
 def files_of(tree: Tree, host: str, secret_values: dict[str, str]) -> list[RenderedFile]:

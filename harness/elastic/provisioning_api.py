@@ -54,7 +54,9 @@ class Machines:
 
     def __init__(self, run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
         self._run, self._plan, self._tree, self._provider = run, plan, tree, provider
-        self._hosts: dict[str, Host] = {host.name: host for host in plan.hosts if not host.lasts}
+        self._hosts: dict[str, Host] = {
+            host.name: host for host in plan.hosts if not host.is_permanent
+        }
         self._file = run.path / "wanted.json"
         # Which hosts must be up or down, and when slurmctld requested that.
         self._wanted: dict[str, bool] = {}
@@ -252,7 +254,7 @@ async def _next(messages: list[Message], receive: Receive) -> Message:
     return messages.pop() if messages else await receive()
 
 
-class Impatient(H11Protocol):
+class ImpatientProtocol(H11Protocol):
     """A connection that closes unless its first request begins within `_ARRIVES_WITHIN` seconds."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -355,7 +357,7 @@ def serve(run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
         uvicorn.Config(
             app,
             uds=str(socket_of(run)),
-            http=Impatient,
+            http=ImpatientProtocol,
             ws="none",
             limit_concurrency=_MOST_REQUESTS,
             log_level="warning",

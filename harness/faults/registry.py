@@ -67,7 +67,7 @@ def _check_names(plan: Plan, fault: Fault, kind: Kind) -> None:
         named.append(fault.argument)
     for name in named:
         if name not in known:
-            raise UsageError(f"{fault}: no host {name}", hint=f"there are {', '.join(known)}")
+            raise UsageError(f"{fault}: no host {name}", hint=f"known: {', '.join(known)}")
 
 
 def _check_daemon(plan: Plan, fault: Fault) -> None:

@@ -174,7 +174,7 @@ def _follow(container: Container, origin: Origin, log: Path, say: Say) -> None:
         last = "\n".join(log.read_text().splitlines()[-_LAST_LINES:])
         raise EngineError(
             f"Slurm {origin.version} cannot be built on {origin.base} (exit {code}):\n{last}",
-            hint=f"the whole output is in {log}",
+            hint=f"the complete output is in {log}",
         )
 
 

@@ -142,8 +142,8 @@ def base_image(client: docker.DockerClient, base: Base, say: Callable[[str], Non
         if not base.bootstrappable:
             raise EngineError(
                 f"cannot pull {official}: {error.explanation}",
-                hint=f"where no registry answers, save it elsewhere with `docker save {official}` "
-                "and load it with `docker load`",
+                hint=f"without access to a registry, copy it from another machine: "
+                f"`docker save {official}`, then `docker load`",
             ) from error
         if not shutil.which("mmdebstrap"):
             raise EngineError(

@@ -45,7 +45,7 @@ _BASE = "harness.base"
 # The label of an image that has the digest of the files that it was built from, except Slurm's.
 _FILES = "harness.files"
 BOOT = "/usr/local/sbin/boot"
-Numbers = tuple[Mapping[str, int], Mapping[str, int]]
+OwnerIds = tuple[Mapping[str, int], Mapping[str, int]]
 # Programs that deployment and boot call on every host.
 _NEEDED = ("systemctl", "sshd", "python3", "munged", "ip", "nft", "setpriv")
 # Seconds in which an image must report what it contains, even on a busy machine.
@@ -226,7 +226,7 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
     if others := sorted({*names} - wanted() - fitting):
         raise UsageError(
             f"{file} has {', '.join(others)}, which this version of the harness does not use",
-            hint="run `harness images save` of the same version on a machine with a registry",
+            hint="save the images again with this version: `harness images save`",
         )
     with engine_errors(f"cannot load {file}"), file.open("rb") as tar:
         client.images.load(tar)
@@ -399,10 +399,10 @@ class Entry:
     link: str = ""
 
 
-def archive(entries: Iterable[Entry], numbers: Numbers | None = None) -> bytes:
+def archive(entries: Iterable[Entry], owner_ids: OwnerIds | None = None) -> bytes:
     """Return a tar of files.
 
-    tar(1) uses the names of owners; Docker uses their `numbers`, by default root's.
+    tar(1) uses the names of owners; Docker uses their `owner_ids`, by default root's.
     """
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -410,8 +410,8 @@ def archive(entries: Iterable[Entry], numbers: Numbers | None = None) -> bytes:
             info = tarfile.TarInfo(entry.path.lstrip("/"))
             info.mode = entry.mode
             info.uname, info.gname = entry.owner
-            if numbers:
-                info.uid, info.gid = numbers[0][info.uname], numbers[1][info.gname]
+            if owner_ids:
+                info.uid, info.gid = owner_ids[0][info.uname], owner_ids[1][info.gname]
             if entry.link:
                 info.type, info.linkname = tarfile.SYMTYPE, entry.link
             elif entry.content is None:
@@ -451,7 +451,7 @@ def enabled(unit: str, target: str = "multi-user") -> Entry:
     return Entry(path, None, link=f"/lib/systemd/system/{unit}.service")
 
 
-def numbers(container: Container) -> Numbers:
+def owner_ids(container: Container) -> OwnerIds:
     """Return the ids of a container's users and groups."""
     return _ids(container, "/etc/passwd"), _ids(container, "/etc/group")
 

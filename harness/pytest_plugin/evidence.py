@@ -41,7 +41,7 @@ def of_failure(used: Slurm, begin: float, end: float, message: str) -> list[tupl
         sections, about = [("Slurm's jobs", f"not available: {error}")], message
     with tempfile.TemporaryDirectory() as directory:
         problems = logs.collect(
-            used.ssh, [host.name for host in used.plan.lasting_hosts()], Path(directory)
+            used.ssh, [host.name for host in used.plan.permanent_hosts()], Path(directory)
         )
         lines = logs.excerpt(logs.collected(Path(directory)), begin - _AROUND, end + _AROUND, about)
     log_lines = [

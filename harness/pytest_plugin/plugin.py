@@ -202,7 +202,7 @@ def hosts(harness_run: OpenRun) -> dict[str, Host]:
         host.name: testinfra.get_host(
             f"ssh://{host.name}", ssh_config=str(ssh.config), sudo=ssh.sudo
         )
-        for host in harness_run.plan.lasting_hosts()
+        for host in harness_run.plan.permanent_hosts()
     }
 
 

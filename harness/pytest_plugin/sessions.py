@@ -114,7 +114,7 @@ def _is_intact(run: RunDir, wanted: Wanted, releases: dict[str, str], up: set[st
     deployed = any(event["kind"] == "stage" and event["name"] == "ready" for event in run.events())
     return (
         deployed
-        and {host.name for host in run.plan().lasting_hosts()} <= up
+        and {host.name for host in run.plan().permanent_hosts()} <= up
         and not faults.noted_in(run)
     )
 

@@ -28,7 +28,7 @@ from harness.providers import Provider, image_reader
 from harness.rehearsal import invariants
 from harness.rehearsal.execution import rehearsing
 from harness.rehearsal.upgrade import drain, promises, steps_since, submit_meanwhile
-from harness.rehearsal.workload import Work, generate
+from harness.rehearsal.workload import PlannedJob, generate
 from harness.render import render
 from harness.report import model
 from harness.report.assembly import Evaluation
@@ -70,7 +70,7 @@ class Rehearsal:
     rate: float = 1
     seed: int = 1
 
-    def works(self, plan: Plan) -> list[Work]:
+    def planned_jobs(self, plan: Plan) -> list[PlannedJob]:
         """Return enough jobs for users to submit during the longest change."""
         return generate(plan.scenario, int(_LONGEST * self.rate), _LONGEST, self.seed)
 
@@ -222,8 +222,8 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
 
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
         try:
-            works = rehearsal.works(run.plan)
-            submit_meanwhile(users, works, lambda: administrator.submit(apply))
+            jobs = rehearsal.planned_jobs(run.plan)
+            submit_meanwhile(users, jobs, lambda: administrator.submit(apply))
         except BaseException:
             interrupted.set()  # the current step is finished first
             raise

@@ -25,7 +25,7 @@ from harness.errors import CannotVerify, ClusterError, CommandFailed, HarnessErr
 from harness.faults import Fault
 from harness.open_run import OpenRun
 from harness.rehearsal.invariants import SYMPTOMS, UNSAVED
-from harness.rehearsal.workload import Work
+from harness.rehearsal.workload import PlannedJob
 from harness.scenario import ScheduledFault
 from harness.ssh import Result
 from harness.verify import job_events, job_trace
@@ -43,19 +43,21 @@ _RECONFIGURED = 300
 _HALF_OPEN = ("fin-wait-1", "fin-wait-2", "close-wait", "closing", "last-ack", "syn-sent")
 
 
-def rehearse(run: OpenRun, works: Sequence[Work], schedule: Sequence[ScheduledFault]) -> None:
+def rehearse(run: OpenRun, jobs: Sequence[PlannedJob], schedule: Sequence[ScheduledFault]) -> None:
     """Submit jobs while faults come and go, wait until all jobs have ended, gather evidence."""
-    planned = [(entry, faults.parse(run.plan, run.provider, entry.fault)) for entry in schedule]
+    planned_faults = [
+        (entry, faults.parse(run.plan, run.provider, entry.fault)) for entry in schedule
+    ]
     with rehearsing(run) as users:
         if any(entry.saved for entry in schedule):
             for cluster in users.clusters.values():
                 save_usage(run, cluster)
-        _submit_and_inject(run, users, works, planned)
+        _submit_and_inject(run, users, jobs, planned_faults)
 
 
 @dataclass
 class Users:
-    """Simulated users. `answers` has the job id of each `Work`, None if it was not accepted."""
+    """Simulated users. `answers` has each job's id, None if it was not accepted."""
 
     run: OpenRun
     clusters: Mapping[str, SlurmCluster]
@@ -64,23 +66,23 @@ class Users:
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
     answers: dict[int, Future[int | None]] = field(default_factory=dict)
 
-    def submit(self, work: Work) -> None:
+    def submit(self, job: PlannedJob) -> None:
         """Submit a job in the background."""
-        earlier = self.answers.get(work.after) if work.after is not None else None
+        earlier = self.answers.get(job.after) if job.after is not None else None
         # If interrupted while a thread starts, the pool would not wait for that thread at the end.
         with interrupts.deferred():
-            self.answers[work.number] = self.pool.submit(self._submit, work, earlier)
+            self.answers[job.number] = self.pool.submit(self._submit, job, earlier)
 
-    def _submit(self, work: Work, earlier: Future[int | None] | None) -> int | None:
-        name = f"{self.token}-{work.number}"
-        options = [*work.options, f"--job-name={name}", "--output=/dev/null"]
+    def _submit(self, job: PlannedJob, earlier: Future[int | None] | None) -> int | None:
+        name = f"{self.token}-{job.number}"
+        options = [*job.options, f"--job-name={name}", "--output=/dev/null"]
         if earlier and (before := earlier.result()):
             options.append(f"--dependency=afterany:{before}")
-        asked = time.time()
+        submitted = time.time()
         job_id, message = None, ""
         try:
-            job_id = self.clusters[work.cluster].submit(
-                job_trace.script(work.body), *options, user=work.user
+            job_id = self.clusters[job.cluster].submit(
+                job_trace.script(job.body), *options, user=job.user
             )
             answer = "accepted"
         except CommandFailed as error:
@@ -91,11 +93,11 @@ class Users:
         facts = {
             "job_id": job_id,
             "answer": answer,
-            "said": message,
-            "asked": asked,
+            "message": message,
+            "submitted": submitted,
             "answered": time.time(),
         }
-        self.run.directory.event("submission", **asdict(work), name=name, **facts)
+        self.run.directory.event("submission", **asdict(job), name=name, **facts)
         return job_id
 
 
@@ -135,8 +137,8 @@ def rehearsing(run: OpenRun) -> Iterator[Users]:
 def _submit_and_inject(
     run: OpenRun,
     users: Users,
-    works: Sequence[Work],
-    planned: Sequence[tuple[ScheduledFault, Fault]],
+    jobs: Sequence[PlannedJob],
+    planned_faults: Sequence[tuple[ScheduledFault, Fault]],
 ) -> None:
     """Submit jobs, inject and heal faults at their times; a delay postpones all that follows."""
     changed: list[Future[None]] = []
@@ -164,9 +166,9 @@ def _submit_and_inject(
             _wait_until_closed(users)
 
         actions: list[tuple[float, Callable[[], None]]] = [
-            (work.at, partial(users.submit, work)) for work in works
+            (job.at, partial(users.submit, job)) for job in jobs
         ]
-        for scheduled, fault in planned:
+        for scheduled, fault in planned_faults:
             if scheduled.quiet:
                 actions.append((scheduled.at, partial(inject_quietly, scheduled, fault)))
                 continue
@@ -405,7 +407,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
             if kind == "usage" or record.name.startswith(f"{token}-"):
                 run.directory.event(kind, **{"seen_by": where, **asdict(record)})
 
-    for host in run.plan.lasting_hosts():
+    for host in run.plan.permanent_hosts():
         if host.nodes:
             note("trace", host.name, partial(job_trace.collect, run.ssh, [host.name]))
     for name, cluster in clusters.items():
@@ -422,7 +424,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
 
 def _note_symptoms(run: OpenRun) -> None:
     """Record log lines that show known bugs in Slurm, so that the checkers can name the bug."""
-    for host in run.plan.lasting_hosts():
+    for host in run.plan.permanent_hosts():
         for daemon, words in SYMPTOMS.items():
             paths = logs.log_files(run.plan, host, daemon) if daemon in host.daemons else []
             with suppress(HarnessError):

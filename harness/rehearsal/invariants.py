@@ -38,7 +38,7 @@ TOLERANCE = 5
 _BACKLOG = 60
 # Seconds for which a sibling that does not answer may delay slurmctld after the sibling's fault is
 # healed: MessageTimeout twice, for the call and for reopening the connection.
-_HELD_UP = 20
+_DELAY = 20
 # Seconds by which slurmctld may notice the end of a job late without any fault: a busy sibling may
 # delay it by MessageTimeout.
 _SLOW = 10 + TOLERANCE
@@ -76,7 +76,7 @@ _KILLED = {"REQUEUED", "NODE_FAIL", "PREEMPTED"}
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submission and its answer. `asked` and `answered` are in seconds since 1970."""
+    """A submission and its answer. `submitted` and `answered` are in seconds since 1970."""
 
     name: str
     cluster: str
@@ -85,7 +85,7 @@ class Submission:
     ends: str
     answer: str
     job_id: int | None
-    asked: float
+    submitted: float
     answered: float
 
 
@@ -199,7 +199,7 @@ class History:
             for daemon in ("slurmdbd", "mariadb")
             for host in self.plan.with_daemon(daemon)
         }
-        spans = self.spans(hosts)
+        spans = self.fault_spans(hosts)
         outages = [began for began, healed in spans if began <= at <= healed + _BACKLOG]
         return min([at - _BACKLOG, *(began - TOLERANCE for began in outages)])
 
@@ -219,7 +219,7 @@ class History:
         # Each change, and the span in which slurmctld may have learned of it: it accepts a job
         # before sbatch prints its id, and starts a job before its first line.
         changes = [
-            (submission.name, submission.cluster, submission.asked, submission.answered)
+            (submission.name, submission.cluster, submission.submitted, submission.answered)
             for submission in self.accepted
         ]
         changes += [(run.name, run.cluster, *self._allocated(run)) for run in self.traces]
@@ -251,16 +251,19 @@ class History:
         logged = [at for at in self.log_times.get(run.key, ()) if at <= run.start]
         return (max(logged), max(logged)) if logged else (run.start - TOLERANCE, run.start)
 
-    def struck(self, cluster: str) -> list[tuple[float, float]]:
+    def cluster_fault_spans(self, cluster: str) -> list[tuple[float, float]]:
         """Return the start and end of each fault of a cluster's controller or site.
 
         The end is math.inf if the fault was not healed.
         """
         part = self.plan.scenario.clusters[cluster]
-        return self.spans({part.controller, part.site})
+        return self.fault_spans({part.controller, part.site})
 
-    def spans(self, hosts: Collection[str | None]) -> list[tuple[float, float]]:
-        """Return the start and end of each fault of some hosts or sites, as `struck` does."""
+    def fault_spans(self, hosts: Collection[str | None]) -> list[tuple[float, float]]:
+        """Return the start and end of each fault of some hosts or sites.
+
+        The end is math.inf if the fault was not healed.
+        """
         began: dict[str, float] = {}
         spans = []
         for seen in self.faults:
@@ -272,17 +275,18 @@ class History:
                 spans.append((began.pop(seen.fault, seen.at), seen.at))
         return spans + [(at, math.inf) for at in began.values()]
 
-    def away(self, cluster: str, since: float, until: float) -> bool:
+    def unavailable(self, cluster: str, since: float, until: float) -> bool:
         """Return whether a cluster's slurmctld was down or cut off at some point in a span."""
         return any(
-            began <= until and healed >= since - UNSAVED for began, healed in self.struck(cluster)
+            began <= until and healed >= since - UNSAVED
+            for began, healed in self.cluster_fault_spans(cluster)
         )
 
-    def held_up_by(self, cluster: str, since: float, until: float) -> str:
+    def delayed_by(self, cluster: str, since: float, until: float) -> str:
         """Return the sibling whose fault may have delayed a cluster for a whole span, or ""."""
         for sibling in self.federated(cluster):
-            spans = self.struck(sibling) if sibling != cluster else []
-            if any(began <= since and until <= healed + _HELD_UP for began, healed in spans):
+            spans = self.cluster_fault_spans(sibling) if sibling != cluster else []
+            if any(began <= since and until <= healed + _DELAY for began, healed in spans):
                 return sibling
         return ""
 
@@ -475,13 +479,16 @@ Made = TypeVar("Made")
 _ADAPTERS: dict[type, TypeAdapter[Any]] = {
     kind: TypeAdapter(kind) for kind in (Submission, JobTrace, Job, Record, Usage)
 }
+# The names that fields of events had in older versions, and their names now.
+_NEW_NAMES = {"asked": "submitted"}
 
 
 def _make(kind: type[Made], event: Mapping[str, Any]) -> Made:
-    # Older versions recorded fewer fields; newer ones may record more.
+    # Older versions recorded fewer fields, some under other names; newer ones may record more.
+    values = {_NEW_NAMES.get(name, name): value for name, value in event.items()}
     names = {field_of_kind.name for field_of_kind in fields(kind)}  # type: ignore[arg-type]  # they are dataclasses
     adapter: TypeAdapter[Made] = _ADAPTERS[kind]
-    return adapter.validate_python({name: value for name, value in event.items() if name in names})
+    return adapter.validate_python({name: value for name, value in values.items() if name in names})
 
 
 @checker("queue", "record")
@@ -591,7 +598,7 @@ def _message_repeated(history: History, run: JobTrace) -> str:
     if (
         accepted is None
         or run.cluster == accepted.cluster
-        or not history.away(run.cluster, accepted.asked, accepted.answered)
+        or not history.unavailable(run.cluster, accepted.submitted, accepted.answered)
     ):
         return ""
     return (
@@ -690,10 +697,11 @@ def _revocation_undelivered(
     unrun = _unrun_copies(states)
     if submission is None or not unrun:
         return ""
-    away = all(
-        history.away(cluster, submission.asked, history.ended(submission)) for cluster in unrun
+    unavailable = all(
+        history.unavailable(cluster, submission.submitted, history.ended(submission))
+        for cluster in unrun
     )
-    return f"{', '.join(unrun)} was not reachable when the job began" if away else ""
+    return f"{', '.join(unrun)} was not reachable when the job began" if unavailable else ""
 
 
 def _copy_under_way(
@@ -710,9 +718,9 @@ def _copy_under_way(
     if submission is None or not unrun:
         return ""
     reconnected = any(
-        began <= submission.answered and submission.asked <= healed + _HELD_UP
+        began <= submission.answered and submission.submitted <= healed + _DELAY
         for cluster in (submission.cluster, *unrun)
-        for began, healed in history.struck(cluster)
+        for began, healed in history.cluster_fault_spans(cluster)
     )
     if not reconnected or not all(history.forgot(submission.job_id, cluster) for cluster in unrun):
         return ""
@@ -733,7 +741,7 @@ def _script_lost(history: History, submission: Submission | None, states: Mappin
     ended = history.ended(submission)
     if ran & {*failed} or not all(
         any(
-            submission.asked <= until and since - UNSAVED <= ended
+            submission.submitted <= until and since - UNSAVED <= ended
             for since, until in history.kills(cluster)
         )
         for cluster in failed
@@ -749,7 +757,7 @@ def _revocation_unwritten(
 ) -> str:
     """Return the excuse for records of sibling jobs that never ran: the database was killed."""
     if submission is None or not any(
-        submission.asked <= until and since <= history.ended(submission) + _BACKLOG
+        submission.submitted <= until and since <= history.ended(submission) + _BACKLOG
         for since, until in history.database_kills()
     ):
         return ""
@@ -904,7 +912,7 @@ def _record_uncommitted(history: History, trace: JobTrace) -> str:
     as_mysql_job.c).
     """
     begin = max(
-        [submission.asked for submission in history.accepted if submission.name == trace.name]
+        [submission.submitted for submission in history.accepted if submission.name == trace.name]
         + [
             record.end
             for record in history.records
@@ -926,9 +934,9 @@ def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:
     """
     if trace.end is None or record.end is None or record.end <= trace.end + TOLERANCE:
         return ""
-    if history.away(trace.cluster, trace.end, trace.end):
+    if history.unavailable(trace.cluster, trace.end, trace.end):
         return f"{trace.cluster}'s slurmctld was down, and noticed it late"
-    if sibling := history.held_up_by(trace.cluster, trace.end, record.end):
+    if sibling := history.delayed_by(trace.cluster, trace.end, record.end):
         return (
             f"{trace.cluster}'s slurmctld waited for {sibling}, which did not answer, "
             "and noticed it late"

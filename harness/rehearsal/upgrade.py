@@ -36,7 +36,7 @@ from harness.providers import CanRecreate, Provider, ability
 from harness.rehearsal import invariants
 from harness.rehearsal.execution import Users, rehearsing
 from harness.rehearsal.invariants import InvariantResult
-from harness.rehearsal.workload import Work, generate
+from harness.rehearsal.workload import PlannedJob, generate
 from harness.render import render
 from harness.report import model
 from harness.report.assembly import Evaluation
@@ -84,7 +84,7 @@ class UpgradeOptions:
     stay: bool = False
     start: Sequence[str] = ()
 
-    def works(self, plan: Plan) -> list[Work]:
+    def planned_jobs(self, plan: Plan) -> list[PlannedJob]:
         """Return enough jobs for users to submit during the longest upgrades."""
         seconds = _LONGEST * len(self.chain)
         count = int(seconds * self.rate)
@@ -111,7 +111,7 @@ def plan_chain(run: OpenRun, upgrade_options: UpgradeOptions) -> list[Plan]:
     if _changed_hosts(run.plan, before):
         raise UsageError(
             f"the run is on {_distinct(run.plan.choices())}, not on {_distinct(before.choices())}",
-            hint="a run that is up is upgraded from what it is on",
+            hint="the first upgrade of a run that is up begins with the releases that it runs",
         )
     plans = [run.plan, *map(run.directory.plan, upgrade_options.chain)]
     _must_be_possible(run.provider, plans)
@@ -154,7 +154,9 @@ def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
             provider.confirm(newer, tree)
         except UsageError as error:
             path = _supported_path(next(iter(newer.releases())), plans)
-            raise UsageError(error.message, hint=f"{error.hint}; such as --to {path}") from error
+            raise UsageError(
+                error.message, hint=f"{error.hint}; for example --to {path}"
+            ) from error
         lifecycle.must_start(newer, tree)
 
 
@@ -343,7 +345,7 @@ def _split_state(plan: Plan, text: str) -> tuple[str, Path]:
 def _with_site_data(run: OpenRun, own: site_data.SiteData) -> OpenRun:
     """Load a site's data into hosts that are up but not deployed; return the run with its users."""
     with lifecycle.stage(run, "site data"):
-        run.directory.add_users(site_data.bring(run, own))
+        run.directory.add_users(site_data.load(run, own))
     return lifecycle.open_run(run.directory, run.provider, run.say)
 
 
@@ -370,7 +372,7 @@ def _upgrade_and_check(
     begin = len(list(run.directory.events()))
     try:
         with lifecycle.stage(run, "upgrade"):
-            upgrade(run, plans, upgrade_options.works(run.plan), upgrade_options.batches)
+            upgrade(run, plans, upgrade_options.planned_jobs(run.plan), upgrade_options.batches)
         history = invariants.read(run.directory.events(), run.directory.plan())
         evaluation.checks = promises(invariants.evaluate(history))
     except ClusterError:
@@ -449,7 +451,9 @@ def _prepare(run: OpenRun, plans: Sequence[Plan]) -> None:
         run.provider.prepare(plan, run.say)
 
 
-def upgrade(run: OpenRun, plans: Sequence[Plan], works: Sequence[Work], batches: int = 2) -> None:
+def upgrade(
+    run: OpenRun, plans: Sequence[Plan], jobs: Sequence[PlannedJob], batches: int = 2
+) -> None:
     """Upgrade a run to each plan, step by step, while users submit jobs; then let all jobs end.
 
     Finally gather the evidence. ClusterError names the step whose gate stayed shut; only that step
@@ -479,7 +483,7 @@ def upgrade(run: OpenRun, plans: Sequence[Plan], works: Sequence[Work], batches:
 
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
         try:
-            submit_meanwhile(users, works, lambda: administrator.submit(upgrade_all))
+            submit_meanwhile(users, jobs, lambda: administrator.submit(upgrade_all))
         except BaseException:
             interrupted.set()  # the current step is finished first
             raise
@@ -492,7 +496,7 @@ def _upgrade_to(
     for number, step in enumerate(todo, 1):
         if interrupted.is_set():
             return
-        _do_noted(run, new, step)
+        _do_and_record(run, new, step)
         parts = {step.cluster or "slurmdbd" for step in todo[:number]}
         done = parts - {step.cluster or "slurmdbd" for step in todo[number:]}
         run.directory.upgraded(
@@ -503,7 +507,7 @@ def _upgrade_to(
 
 
 def submit_meanwhile(
-    users: Users, works: Sequence[Work], begin: Callable[[], Future[None]]
+    users: Users, jobs: Sequence[PlannedJob], begin: Callable[[], Future[None]]
 ) -> None:
     """Submit jobs, call `begin` after the first few, and submit a few more once it has ended.
 
@@ -512,10 +516,10 @@ def submit_meanwhile(
     operation: Future[None] | None = None
     jobs_left = _AFTER
     started = time.monotonic()
-    for work in works:
-        time.sleep(max(0, started + work.at - time.monotonic()))
-        users.submit(work)
-        if work.number + 1 == _BEFORE:
+    for job in jobs:
+        time.sleep(max(0, started + job.at - time.monotonic()))
+        users.submit(job)
+        if job.number + 1 == _BEFORE:
             # If interrupted while a thread starts, the executor would not wait for that thread at
             # the end.
             with interrupts.deferred():
@@ -531,7 +535,7 @@ def submit_meanwhile(
     operation.result()
 
 
-def _do_noted(run: OpenRun, new: Plan, step: Step) -> None:
+def _do_and_record(run: OpenRun, new: Plan, step: Step) -> None:
     """Do a step, and record its outcome as if it were a check."""
     run.say(f"upgrade of {step.name}")
     before = time.monotonic()

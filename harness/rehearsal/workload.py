@@ -22,7 +22,7 @@ _REQUEUES_ITSELF = (
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PlannedJob:
     """A job to submit `at` seconds after the start.
 
     It depends on the job whose number is `after`.
@@ -108,7 +108,7 @@ _KINDS = (
 
 def generate(
     scenario: Scenario, jobs: int, seconds: float, seed: int, *, stay: bool = False
-) -> list[Work]:
+) -> list[PlannedJob]:
     """Return `jobs` jobs of all kinds, spread at random over `seconds`.
 
     The same seed gives the same jobs. With `stay`, every job stays on the cluster that it is
@@ -120,20 +120,20 @@ def generate(
     federated = {
         name for federation in scenario.federations.values() for name in federation.clusters
     }
-    works: list[Work] = []
+    planned: list[PlannedJob] = []
     for number, at in enumerate(times):
         kind = chance.choices(_KINDS, [kind.share for kind in _KINDS])[0]
         cluster, user = chance.choice([*clusters]), chance.choice(users)
         qos = chance.choice(["", *scenario.of_cluster(cluster).users[user].qos])
-        earlier = [work.number for work in works if work.cluster == cluster]
+        earlier = [job.number for job in planned if job.cluster == cluster]
         options = [
             *kind.options(chance, clusters[cluster]),
             *([f"--qos={qos}"] if qos else []),
             *([f"--clusters={cluster}"] if (stay or kind.stays) and cluster in federated else []),
         ]
         after = chance.choice(earlier) if kind.follows and earlier else None
-        works.append(
-            Work(
+        planned.append(
+            PlannedJob(
                 number,
                 at,
                 cluster,
@@ -145,10 +145,10 @@ def generate(
                 after,
             )
         )
-    return works
+    return planned
 
 
-def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
+def replay(trace: str, scenario: Scenario, speed: float) -> list[PlannedJob]:
     """Return the jobs of a trace in the Standard Workload Format, `speed` times as fast.
 
     Times shrink, sizes do not: a job that requests more than a cluster has gets the whole cluster.
@@ -156,16 +156,16 @@ def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
     fail again. UsageError names an invalid line.
     """
     users, clusters = _users_and_clusters(scenario)
-    works: list[Work] = []
+    planned: list[PlannedJob] = []
     number_of: dict[float, int] = {}
     for job in _jobs(trace):
-        cluster = [*clusters][len(works) % len(clusters)]
+        cluster = [*clusters][len(planned) % len(clusters)]
         nodes = clusters[cluster].static_nodes()
         tasks = max(1, min(job.processors, sum(nodes.values())))
-        number_of[job.number] = len(works)
-        works.append(
-            Work(
-                len(works),
+        number_of[job.number] = len(planned)
+        planned.append(
+            PlannedJob(
+                len(planned),
                 job.submit_time / speed,
                 cluster,
                 users[int(job.user) % len(users)],
@@ -175,12 +175,12 @@ def replay(trace: str, scenario: Scenario, speed: float) -> list[Work]:
                 after=number_of.get(job.preceding_job),
             )
         )
-    if not works:
+    if not planned:
         raise UsageError("the trace has no job that ran")
-    first = min(work.at for work in works)
+    first = min(job.at for job in planned)
     return sorted(
-        (replace(work, at=round(work.at - first, 3)) for work in works),
-        key=lambda work: (work.at, work.number),
+        (replace(job, at=round(job.at - first, 3)) for job in planned),
+        key=lambda job: (job.at, job.number),
     )
 
 

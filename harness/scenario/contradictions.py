@@ -416,7 +416,7 @@ def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[
             yield (
                 where,
                 f"{hostlist.fold(sorted(named))} is dynamic; only ALL or a NodeSet with a "
-                "feature can hold it",
+                "feature can include it",
             )
 
 
@@ -486,7 +486,7 @@ def _wrong_places(cluster: Cluster, name: str, topology_name: str) -> Iterator[t
         node for node in known if node not in place_of and (node in placed or not topology.toruses)
     ]
     if lacking:
-        yield at, f"has no place for {hostlist.fold(lacking)}"
+        yield at, f"does not contain {hostlist.fold(lacking)}"
 
 
 def _wrong_tree(topology: Topology, at: Path_) -> Iterator[tuple[Path_, str]]:

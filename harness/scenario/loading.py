@@ -98,7 +98,7 @@ def _read(path: Path, keys: _Places, values: _Places) -> tuple[dict[str, Any], l
             text = file.read(bounded_yaml.MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         raise UsageError(
-            cannot_read(path, error), hint="scenarios/ contains complete examples"
+            cannot_read(path, error), hint="`harness init` writes a scenario to start from"
         ) from error
     duplicates: list[_Entry] = []
     try:

@@ -144,7 +144,7 @@ def put(run: OpenRun, source: Path, user: str, most_seconds: float) -> Suite:
     if user not in {"root", *scenario.users}:
         raise UsageError(
             f"no user {user} in {run.directory.id}",
-            hint=f"users are {', '.join(['root', *scenario.users])}",
+            hint=f"users: {', '.join(['root', *scenario.users])}",
         )
     directory = f"{next(iter(scenario.shared_directories), '/home')}/schedmd-suite-{user}"
     conftest = source / "testsuite" / "python" / "conftest.py"

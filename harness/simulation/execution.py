@@ -103,13 +103,13 @@ def must_be_possible(scenario: Scenario) -> None:
     if present := [what for what, is_present in unsupported.items() if is_present]:
         raise UsageError(
             f"a simulation does not support {', '.join(present)}",
-            hint="simulate one cluster of static nodes: change a copy of the scenario",
+            hint="change a copy of the scenario so that it has one cluster of static nodes",
         )
     fixed = [name for name, facts in cluster.reservations.items() if _at_a_fixed_time(facts)]
     if fixed:
         raise UsageError(
             f"reservations at fixed times do not fit a simulation: {', '.join(fixed)}",
-            hint="let them begin in so many minutes, such as StartTime: now+90minutes",
+            hint="use times relative to now, such as StartTime: now+90minutes",
         )
     if not scenario.accounting or not scenario.users:
         raise UsageError(
@@ -152,9 +152,9 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
     with lifecycle.stage(run, f"simulate {policy.name} {repeat}"):
         _restart_daemons(policy)
         interrupted = None
-        facts = _Drive()
+        facts = _DriverReport()
         try:
-            _drive(policy, facts)
+            _run_driver(policy, facts)
         except KeyboardInterrupt as error:
             if not facts.begin:
                 raise
@@ -168,7 +168,7 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
 
 
 @dataclass
-class _Drive:
+class _DriverReport:
     """What the driver on the controller has reported."""
 
     pid: int = 0
@@ -297,7 +297,7 @@ def _wait_for_slurmdbd(run: OpenRun) -> None:
         )
 
 
-def _drive(policy: Policy, facts: _Drive) -> None:
+def _run_driver(policy: Policy, facts: _DriverReport) -> None:
     """Submit the trace's jobs and end them, until the driver on the controller is done."""
     run, controller = policy.run, policy.controller
     request = {
@@ -331,7 +331,7 @@ def _drive(policy: Policy, facts: _Drive) -> None:
         raise CannotVerify("the driver of the simulation ended early")
 
 
-def _follow(output: Iterable[bytes], say: Say, facts: _Drive) -> None:
+def _follow(output: Iterable[bytes], say: Say, facts: _DriverReport) -> None:
     """Record what the driver prints until it ends, and show its progress."""
     with progress.steps(say) as show:
         live, shown = isinstance(say, ShowsSteps), 0.0
@@ -343,7 +343,7 @@ def _follow(output: Iterable[bytes], say: Say, facts: _Drive) -> None:
             facts.take(report)
 
 
-def _step(report: dict[str, Any], before: _Drive) -> Step:
+def _step(report: dict[str, Any], before: _DriverReport) -> Step:
     """Return the progress; its rate is the one since the previous report."""
     simulated, real = (
         report["simulated"] - (before.end - before.begin),
@@ -380,7 +380,7 @@ def _skew(run: OpenRun) -> float:
     return max(float(_ask(run, host, {"verb": "skew"})) for host in run.plan.hosts)
 
 
-def _gather(policy: Policy, repeat: int, facts: _Drive) -> Simulation:
+def _gather(policy: Policy, repeat: int, facts: _DriverReport) -> Simulation:
     """Return the outcomes of all jobs from accounting, and keep what Slurm's commands printed."""
     run = policy.run
     cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]

@@ -339,7 +339,10 @@ def differences(bundles: Mapping[str, Bundle]) -> Iterator[str]:
         for kind, name, number in own:
             used, where = known.setdefault((kind, name), (number, cluster))
             if number != used:
-                yield f"{kind} {name}: {used} on {where}, {number} on {cluster}; has {used} here"
+                yield (
+                    f"{kind} {name}: {used} on {where}, {number} on {cluster}; "
+                    f"the scenario uses {used}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -570,7 +573,7 @@ def _users(
             continue
         uid, why = uids[name]
         if why:
-            imported.emulated.append(f"user {name}: {why}; has uid {uid} here")
+            imported.emulated.append(f"user {name}: {why}; the scenario uses {uid}")
         user_row = user_rows.get(name, {})
         coordinates = [account for account in coordinated.get(name, ()) if account in accounts]
         level = user_row.get("AdminLevel", "None")

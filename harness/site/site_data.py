@@ -86,14 +86,14 @@ def examine(data: SiteData, plan: Plan) -> None:
             raise UsageError(f"{directory} is the state of {cluster_name}, not of {name}")
 
 
-def bring(run: OpenRun, data: SiteData) -> dict[str, User]:
+def load(run: OpenRun, data: SiteData) -> dict[str, User]:
     """Load the data into hosts that are up, before their daemons start.
 
     Returns the users who have jobs in it.
     """
     for name, directory in data.states.items():
         run.say(f"state of {name}: {directory}")
-        _bring_state(run, name, directory)
+        _load_state(run, name, directory)
     if not data.database:
         return {}
     run.say(f"database: {data.database}")
@@ -239,7 +239,7 @@ def _users(rows: str, plan: Plan) -> dict[str, User]:
     return users
 
 
-def _bring_state(run: OpenRun, cluster: str, directory: Path) -> None:
+def _load_state(run: OpenRun, cluster: str, directory: Path) -> None:
     """Copy a StateSaveLocation to where a cluster's slurmctld looks for it."""
     controller = run.plan.scenario.clusters[cluster].controller
     conf = run.plan.slurm_conf(cluster)

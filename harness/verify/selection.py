@@ -192,8 +192,8 @@ def _backup_controllers(plan: Plan) -> bool:
     return any(cluster.backup_controllers for cluster in _clusters(plan))
 
 
-@feature("lasting")
-def _lasting(plan: Plan) -> bool:
+@feature("static")
+def _static(plan: Plan) -> bool:
     """Nodes that are all permanent."""
     return not _elastic(plan)
 
@@ -204,8 +204,8 @@ def _elastic(plan: Plan) -> bool:
     return any(cluster.elastic() for cluster in _clusters(plan))
 
 
-@feature("static_too")
-def _static_too(plan: Plan) -> bool:
+@feature("static_and_elastic")
+def _static_and_elastic(plan: Plan) -> bool:
     """Permanent nodes and nodes that come and go, in one cluster."""
     return any(
         cluster.elastic() and any(group.provision == "static" for group in cluster.nodes)
@@ -307,10 +307,7 @@ def _age(plan: Plan) -> bool:
 def _scheduling(plan: Plan) -> bool:
     """`checks: {scheduling: true}`, and users of clusters on their own with permanent nodes."""
     return (
-        plan.scenario.checks.scheduling
-        and _users(plan)
-        and _lasting(plan)
-        and not _federation(plan)
+        plan.scenario.checks.scheduling and _users(plan) and _static(plan) and not _federation(plan)
     )
 
 
@@ -370,7 +367,7 @@ def _monitoring(plan: Plan) -> bool:
 @feature("figures")
 def _figures(plan: Plan) -> bool:
     """Prometheus, and users of clusters on their own with permanent nodes."""
-    return _monitoring(plan) and _users(plan) and _lasting(plan) and not _federation(plan)
+    return _monitoring(plan) and _users(plan) and _static(plan) and not _federation(plan)
 
 
 @feature("oci")

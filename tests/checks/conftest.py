@@ -76,7 +76,7 @@ class Jobs:
         allowed = (name for name in self.users if name in users and _allows(partition, users[name]))
         return next(allowed, self.user)
 
-    def ways_into(self, cluster: str, partition: drift.Options) -> list[str]:
+    def partition_options(self, cluster: str, partition: drift.Options) -> list[str]:
         """Return the options for the account and QOS that `user_of` needs for a partition.
 
         If the partition does not restrict accounts or QOS, there is no option for them.
@@ -93,7 +93,7 @@ class Jobs:
     ) -> int:
         """Submit a trace job on a cluster's controller and return its id; discard its output."""
         script = job_trace.script(body)
-        access_options = self.ways_in(cluster)
+        access_options = self.access_options(cluster)
         job_id = cluster.submit(
             script, "--output=/dev/null", *access_options, *options, user=user or self.user
         )
@@ -106,7 +106,7 @@ class Jobs:
         """Submit a job that no other cluster of a federation may take."""
         return self.submit(cluster, body, *only(cluster, self.plan), *options, user=user)
 
-    def ways_in(self, cluster: SlurmCluster) -> list[str]:
+    def access_options(self, cluster: SlurmCluster) -> list[str]:
         """Return the options that jobs need in a cluster's default partition.
 
         If there is none, those for the first partition.
@@ -116,7 +116,10 @@ class Jobs:
             name = conf.default_partition()
             line = conf.partitions[name]
             named = [] if drift.holds(line, "Default") else [f"--partition={name}"]
-            self._access_options[cluster.name] = [*named, *self.ways_into(cluster.name, line)]
+            self._access_options[cluster.name] = [
+                *named,
+                *self.partition_options(cluster.name, line),
+            ]
         return self._access_options[cluster.name]
 
     def left_alone(self) -> set[JobKey]:
@@ -129,7 +132,9 @@ class Jobs:
 
     def places(self) -> list[str]:
         """Return the hosts with the directories that jobs write to."""
-        return [host.name for host in self.plan.lasting_hosts() if host.nodes or host.with_elastic]
+        return [
+            host.name for host in self.plan.permanent_hosts() if host.nodes or host.with_elastic
+        ]
 
 
 @dataclass

@@ -75,8 +75,8 @@ def _start_early(
                 item.stash.setdefault(checks_plugin.BEGAN, began)
         return True
 
-    lasting = not any(cluster.elastic() for cluster in plan.scenario.clusters.values())
-    for name in (*_NEED_NO_NODE, *(_NEED_NODES if lasting else ())):
+    all_static = not any(cluster.elastic() for cluster in plan.scenario.clusters.values())
+    for name in (*_NEED_NO_NODE, *(_NEED_NODES if all_static else ())):
         checks = [
             item for item in request.session.items if name in getattr(item, "fixturenames", ())
         ]
@@ -123,7 +123,8 @@ def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
     return (
         None
         if kept_out
-        or {"--account", "--qos"} & {way.partition("=")[0] for way in jobs.ways_in(cluster)}
+        or {"--account", "--qos"}
+        & {option.partition("=")[0] for option in jobs.access_options(cluster)}
         else "root"
     )
 
@@ -289,7 +290,7 @@ def scrontab_jobs(
         file = f"{job_trace.DIRECTORY}/.scrontab-{secrets.token_hex(4)}"
         shown = cluster.run("scrontab", "-l", user=jobs.user, check=False)
         before[name] = "" if shown.exit_code else shown.stdout
-        submit = (*plan.scenario.checks.submit, "--output=/dev/null", *jobs.ways_in(cluster))
+        submit = (*plan.scenario.checks.submit, "--output=/dev/null", *jobs.access_options(cluster))
         options = (*submit, *small(plan, name, 1))
         entry = "".join(f"#SCRON {option}\n" for option in options)
         entry += f"* * * * * mkdir -p -m 1777 {job_trace.DIRECTORY};"

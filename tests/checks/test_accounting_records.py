@@ -141,7 +141,7 @@ def test_failed_and_cancelled_jobs_are_recorded_as_such(
     wait_for_records(cluster, {failing: ("FAILED", 3), cancelled: ("CANCELLED", 0)})
 
 
-@pytest.mark.needs("users", "lasting")
+@pytest.mark.needs("users", "static")
 def test_job_that_timed_out_is_recorded_as_such(
     clusters: dict[str, SlurmCluster], plan: Plan, timed_out_job: int
 ) -> None:

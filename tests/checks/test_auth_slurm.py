@@ -49,7 +49,7 @@ def signing(plan: Plan) -> list[Host]:
     """Return the hosts on which a daemon signs credentials."""
     return [
         host
-        for host in plan.lasting_hosts()
+        for host in plan.permanent_hosts()
         if host.nodes or {"slurmctld", "slurmdbd", "sackd"} & {*host.daemons}
     ]
 

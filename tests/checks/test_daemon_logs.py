@@ -95,7 +95,7 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
             and not any(re.search(pattern, line) for pattern in known_errors)
         ]
 
-    names = [host.name for host in plan.lasting_hosts()]
+    names = [host.name for host in plan.permanent_hosts()]
     problems = [line for lines in everywhere(look, names).values() for line in lines]
     assert not problems, "\n".join(problems)
 

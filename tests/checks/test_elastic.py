@@ -60,7 +60,7 @@ class Elastic:
             name: provision for name, provision in provision_of.items() if provision != "static"
         }
 
-    def ways_in(self) -> list[str]:
+    def partition_options(self) -> list[str]:
         """Return options that submit a job to a partition with all nodes that come and go."""
         partitions = self.cluster.partitions()
         names = [part.name for part in partitions if {*self.nodes} <= {*part.nodes}]
@@ -228,7 +228,7 @@ def test_job_resumes_the_node_that_it_requests_and_no_other(
     began = time.time()
     with powering_up():
         job_id = jobs.submit_here(
-            elastic.cluster, "srun true", *elastic.ways_in(), f"--nodelist={node}"
+            elastic.cluster, "srun true", *elastic.partition_options(), f"--nodelist={node}"
         )
         elastic.cluster.wait_for(
             [job_id],
@@ -248,7 +248,9 @@ def test_job_resumes_the_node_that_it_requests_and_no_other(
     assert waited < BEGINS, f"the job began {waited:.0f} s after its node was up"
     # The program notes the request once it is answered, which may be after the node is up.
     wait_until(
-        lambda: [*node_failures.unnoted(elastic.notes(), [node], elastic.cluster.controller)],
+        lambda: [
+            *node_failures.unrecorded_nodes(elastic.notes(), [node], elastic.cluster.controller)
+        ],
         lambda lost: not lost,
         what="the request to be noted",
         timeout=ROUNDS,
@@ -261,7 +263,7 @@ def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(
 ) -> None:
     with powering_up():
         job_id = jobs.submit_here(
-            elastic.cluster, "true", *elastic.ways_in(), f"--nodelist={first(elastic, 1)}"
+            elastic.cluster, "true", *elastic.partition_options(), f"--nodelist={first(elastic, 1)}"
         )
         elastic.cluster.wait_for(
             [job_id], {"COMPLETED"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
@@ -284,7 +286,7 @@ def test_jobs_resume_as_many_nodes_as_they_request_at_once(
         wide = jobs.submit_here(
             elastic.cluster,
             "srun true",
-            *elastic.ways_in(),
+            *elastic.partition_options(),
             f"--nodes={count}",
             f"--nodelist={first(elastic, count)}",
         )
@@ -296,7 +298,7 @@ def test_jobs_resume_as_many_nodes_as_they_request_at_once(
         array = jobs.submit_here(
             elastic.cluster,
             "true",
-            *elastic.ways_in(),
+            *elastic.partition_options(),
             "--array=1-4",
             f"--nodelist={first(elastic, 1)}",
         )
@@ -321,8 +323,8 @@ def test_every_user_is_the_same_on_resumed_nodes(
         answer = elastic.cluster.run(
             "srun",
             *only(elastic.cluster, elastic.plan),
-            *jobs.ways_in(elastic.cluster),
-            *elastic.ways_in(),
+            *jobs.access_options(elastic.cluster),
+            *elastic.partition_options(),
             f"--nodelist={','.join(nodes)}",
             f"--nodes={len(nodes)}",
             "--ntasks-per-node=1",
@@ -363,7 +365,7 @@ def test_administrator_powers_a_node_up_and_down(elastic: Elastic, powering_up: 
     elastic.wait_until_down()
 
 
-@pytest.mark.needs("static_too")
+@pytest.mark.needs("static_and_elastic")
 def test_static_nodes_are_filled_first_and_never_suspended(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     provision_of = elastic.plan.scenario.clusters[elastic.cluster.name].provision_of()

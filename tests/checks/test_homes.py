@@ -17,7 +17,7 @@ pytestmark = pytest.mark.needs("shared_homes")
 
 def test_home_is_the_same_file_system_on_all_hosts(ssh: Ssh, plan: Plan) -> None:
     """Each host writes a file, and must see those of all others."""
-    names = [host.name for host in plan.lasting_hosts()]
+    names = [host.name for host in plan.permanent_hosts()]
     mark = f"{HOMES}/.slurm-harness-{uuid4().hex}-"
 
     def look(name: str) -> tuple[str, frozenset[str]]:
@@ -60,7 +60,7 @@ def test_homes_belong_to_their_users_and_nobody_else_can_read_them(ssh: Ssh, pla
             f"{name}: should be: {line}" for line in sorted(wanted - seen)
         ]
 
-    seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    seen = everywhere(look, [host.name for host in plan.permanent_hosts()])
     wrong = [line for lines in seen.values() for line in lines]
     assert not wrong, "\n".join(wrong)
 
@@ -74,7 +74,7 @@ def test_output_of_a_job_is_in_its_users_home_on_every_host(
     for name, cluster in clusters.items():
         login = [host.name for host in plan.login_hosts() if host.cluster == name]
         host = [*login, cluster.controller][0]
-        options = [*cluster.marked(), *only(cluster, plan), *jobs.ways_in(cluster)]
+        options = [*cluster.marked(), *only(cluster, plan), *jobs.access_options(cluster)]
         command = ["sbatch", "--parsable", *options, f"--output={output}"]
         script = "#!/bin/sh\necho written by $SLURM_JOB_ID\n"
         answer = ssh.run(host, command, user=jobs.user, stdin=script)
@@ -89,7 +89,7 @@ def test_output_of_a_job_is_in_its_users_home_on_every_host(
             answer = ssh.run(name, ["sh", "-c", script], user=jobs.user, check=False)
             return answer.stdout or answer.stderr
 
-        seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
+        seen = everywhere(look, [host.name for host in plan.permanent_hosts()])
         ssh.run(host, ["rm", "-f", file], user=jobs.user)
         wrong = [
             f"{name}: the output of job {job_id} in {jobs.user}'s home: {text!r}, not {wanted!r}"

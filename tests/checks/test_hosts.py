@@ -147,8 +147,8 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         script = f"for pid in $(pgrep -x '{names}'); do {show}; done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
-    seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
-    for host in plan.lasting_hosts():
+    seen = everywhere(look, [host.name for host in plan.permanent_hosts()])
+    for host in plan.permanent_hosts():
         *units, processes = seen[host.name].split("\n\n")
         facts = [dict(line.split("=", 1) for line in unit.strip().splitlines()) for unit in units]
         running = {
@@ -260,7 +260,7 @@ def test_every_slurm_daemon_has_the_release_that_the_scenario_names(ssh: Ssh, pl
     # A host that only runs Prometheus needs no Slurm.
     hosts = [
         host.name
-        for host in plan.lasting_hosts()
+        for host in plan.permanent_hosts()
         if host.cluster or any(daemon.startswith("slurm") for daemon in host.daemons)
     ]
     for name, answer in everywhere(look, hosts).items():
@@ -279,7 +279,7 @@ def test_every_program_and_plugin_of_slurm_is_the_packaged_one(ssh: Ssh, plan: P
     A packaged file of settings takes effect when its daemon starts again. Machines, and images of
     users, may have Slurm from elsewhere.
     """
-    hosts = [host.name for host in plan.lasting_hosts() if has_own_image(plan, host.name)]
+    hosts = [host.name for host in plan.permanent_hosts() if has_own_image(plan, host.name)]
     tree = render.render(plan)
 
     def look(name: str) -> list[str]:
@@ -363,7 +363,7 @@ def daemons_with_logs(plan: Plan) -> list[tuple[str, str, str]]:
     """Return the host, daemon and path of each log file of Slurm's daemons."""
     return [
         (host.name, daemon, path)
-        for host in plan.lasting_hosts()
+        for host in plan.permanent_hosts()
         for daemon in host.daemons
         if daemon.startswith("slurm")
         for path in logs.log_files(plan, host, daemon)
@@ -438,7 +438,7 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
             ]
         return wrong
 
-    wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
 
@@ -487,7 +487,7 @@ def table(host: Host, command: str, gaps: int) -> list[list[str]]:
 def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid(
     ssh: Ssh, plan: Plan
 ) -> None:
-    names = [host.name for host in plan.lasting_hosts()]
+    names = [host.name for host in plan.permanent_hosts()]
     user, facts = next(iter(plan.scenario.users.items()))
     credentials = everywhere(
         lambda name: ssh.run(name, ["munge", "--no-input"], user=user).stdout.strip(), names
@@ -522,7 +522,7 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
         nearest = min(max(int(encode_time), before), time.time())
         return int(encode_time) - nearest, zone
 
-    seen = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    seen = everywhere(look, [host.name for host in plan.permanent_hosts()])
     off = {name: f"{seconds:+.0f} s" for name, (seconds, _) in seen.items() if abs(seconds) > 3}
     assert not off, f"clocks that are off: {off}"
     zones = {name: zone for name, (_, zone) in seen.items()}
@@ -531,7 +531,7 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
 
 @pytest.mark.needs("users", "munge")
 def test_munge_credential_made_with_a_foreign_key_is_refused(ssh: Ssh, plan: Plan) -> None:
-    stranger = plan.lasting_hosts()[-1].name
+    stranger = plan.permanent_hosts()[-1].name
     # A second munged with a different key, on the same host so that only the key differs.
     script = """
         set -e
@@ -546,7 +546,7 @@ def test_munge_credential_made_with_a_foreign_key_is_refused(ssh: Ssh, plan: Pla
     """
     credential = ssh.run(stranger, ["sh", "-c", script]).stdout
     assert credential.startswith("MUNGE:"), credential
-    for host in plan.lasting_hosts():
+    for host in plan.permanent_hosts():
         answer = ssh.run(host.name, ["unmunge"], stdin=credential, check=False)
         assert answer.exit_code != 0, f"{host.name} accepts a credential made with another key"
         assert "Invalid credential" in answer.stderr + answer.stdout, answer
@@ -574,7 +574,7 @@ for host in sys.argv[1:]:
 @pytest.mark.needs("sites")
 def test_large_packets_pass_between_sites(ssh: Ssh, plan: Plan) -> None:
     """A gateway that drops them lets connections open, but most answers never arrive."""
-    site_of = {host.name: host.site for host in plan.lasting_hosts()}
+    site_of = {host.name: host.site for host in plan.permanent_hosts()}
     firsts = [*{site: name for name, site in reversed(site_of.items())}.values()]
 
     def look(name: str) -> list[str]:
@@ -593,8 +593,8 @@ def test_large_packets_pass_between_sites(ssh: Ssh, plan: Plan) -> None:
 @pytest.mark.provokes("Zero Bytes were transmitted or received")
 def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) -> None:
     """A listener on port 873 makes sure that the gateway refuses the connection, not the host."""
-    first = plan.lasting_hosts()[0]
-    other = next(host for host in plan.lasting_hosts() if host.site != first.site)
+    first = plan.permanent_hosts()[0]
+    other = next(host for host in plan.permanent_hosts() if host.site != first.site)
     server = (
         "import socket; s = socket.socket();"
         "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
@@ -602,7 +602,7 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
     )
     ask = "timeout 5 bash -c '</dev/tcp/{}/{}' 2>/dev/null && echo open || echo closed"
     # If the site has no other host, this is the first host itself.
-    neighbor = [host for host in plan.lasting_hosts() if host.site == first.site][:2][-1]
+    neighbor = [host for host in plan.permanent_hosts() if host.site == first.site][:2][-1]
     script = (
         f'systemd-run --quiet --unit=listener python3 -c "{server}\nimport time; time.sleep(120)"'
     )
@@ -617,7 +617,7 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
             (host.name, port): ssh.run(
                 other.name, ["sh", "-c", ask.format(host.name, port)]
             ).stdout.strip()
-            for host in plan.lasting_hosts()
+            for host in plan.permanent_hosts()
             if host.site != other.site
             for port in (22, *(PORT_OF[daemon] for daemon in host.daemons if daemon in PORT_OF))
         }
@@ -625,7 +625,7 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
         ssh.run(first.name, ["systemctl", "stop", "listener"], check=False)
     assert (near, far) == ("open", "closed")
     closed = [
-        f"{other.name} does not reach {name}:{port}"
+        f"{other.name} cannot reach {name}:{port}"
         for (name, port), state in allowed.items()
         if state != "open"
     ]

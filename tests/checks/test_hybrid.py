@@ -492,19 +492,19 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
         # slurmctld loses its latest changes, even that a job runs or has ended, so let a single job
         # run until it is cancelled, and start no other.
         hybrid.cluster.wait_for([*work.memory_of], timeout=180)
-        lasting = wait_until(
+        long_job = wait_until(
             lambda: work.submit("sleep 300 & wait", 1, 50),
             bool,
             what="a job to be accepted",
             timeout=180,
         )
-        hybrid.cluster.wait_for([lasting], {"RUNNING"})
+        hybrid.cluster.wait_for([long_job], {"RUNNING"})
         mark, since = f"last-{secrets.token_hex(4)}", time.time()
         jobs.submit_here(hybrid.cluster, "true", "--hold", f"--job-name={mark}")
         wait_until_saved(hybrid.cluster, mark, plan, since)
         kill("slurmctld")
         wait_until_answers(hybrid.cluster)
-        return lasting
+        return long_job
 
     with ThreadPoolExecutor(2) as pool:
         ended = Event()
@@ -513,9 +513,9 @@ def test_jobs_and_pods_never_have_the_same_cpu_or_memory(
             go_on(pool, work, pods, with_pods)
             go_on(pool, work, pods, with_pods, kill_operator)
             go_on(pool, work, pods, with_pods, lambda: kill("slurmrestd"))
-            lasting = kill_slurmctld()
+            long_job = kill_slurmctld()
             go_on(pool, work, pods, with_pods)
-            hybrid.cluster.run("scancel", str(lasting), user=jobs.user)
+            hybrid.cluster.run("scancel", str(long_job), user=jobs.user)
         finally:
             ended.set()
         with_pods.result()

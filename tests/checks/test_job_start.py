@@ -125,7 +125,7 @@ MODES = ["srun", "sbatch", "salloc", "salloc without a step"]
 
 def start(mode: str, cluster: SlurmCluster, nodes: int, jobs: Jobs) -> int:
     """Start a job with a task on each node in one of the modes; return its id."""
-    size = [f"--nodes={nodes}", f"--ntasks={nodes}", *jobs.ways_in(cluster)]
+    size = [f"--nodes={nodes}", f"--ntasks={nodes}", *jobs.access_options(cluster)]
     step = "true" if mode == "salloc without a step" else f"srun sh -c '{TASK}'"
     script = f"{REPORT} report script begins; {step}; report script ends"
     if mode == "sbatch":

@@ -40,7 +40,7 @@ def test_interactive_job_runs_on_a_node_as_its_user(
 
     def start(name: str) -> Result:
         cluster = clusters[name]
-        options = (*only(cluster, plan), *jobs.ways_in(cluster))
+        options = (*only(cluster, plan), *jobs.access_options(cluster))
         return cluster.run(program, *options, *rest, *task, user=users[0], check=False)
 
     for name, answer in everywhere(start, clusters).items():
@@ -88,16 +88,16 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[st
 
     They are returned by host. If there is no such host, the options are for any node.
     """
-    lasting = {host.name for host in plan.hosts if host.provision == "static"}
+    static_hosts = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(name)
     rendered = slurm_conf(plan, name).partitions
-    lasting_nodes = {node for node, host in hosts_of.items() if host in lasting}
-    free = lasting_nodes - reserved_nodes(cluster, plan)
+    static_nodes = {node for node, host in hosts_of.items() if host in static_hosts}
+    free = static_nodes - reserved_nodes(cluster, plan)
     places = {
         hosts_of[node]: (
             jobs.user_of(name, rendered.get(partition.name, {})),
             f"--partition={partition.name}",
-            *jobs.ways_into(name, rendered.get(partition.name, {})),
+            *jobs.partition_options(name, rendered.get(partition.name, {})),
             f"--nodelist={node}",
         )
         for partition in cluster.partitions()
@@ -107,7 +107,7 @@ def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[st
     return places or {"": (jobs.user,)}
 
 
-@pytest.mark.needs("lasting")
+@pytest.mark.needs("static")
 def test_every_node_takes_jobs(clusters: dict[str, SlurmCluster]) -> None:
     """A node that did not respond is asked again only after up to 100 s (SlurmdTimeout/3)."""
     wait_until(
@@ -180,7 +180,7 @@ def run_on_nodes(
     places = Counter(f"{hosts_of[node]} {node}" for node in able)
     command = (
         *("srun", *only(cluster, jobs.plan), f"--partition={partition}"),
-        *(*jobs.ways_into(cluster.name, line), f"--nodes={count}", "--ntasks-per-node=1"),
+        *(*jobs.partition_options(cluster.name, line), f"--nodes={count}", "--ntasks-per-node=1"),
         *("sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $SLURMD_NODENAME"),
     )
     user = "root" if drift.holds(line, "RootOnly") else jobs.user_of(cluster.name, line)

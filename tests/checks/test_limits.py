@@ -195,7 +195,7 @@ def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
     options = [
         *only(cluster, plan),
         f"--partition={partition}",
-        *jobs.ways_into(cluster.name, line),
+        *jobs.partition_options(cluster.name, line),
         *small(plan, cluster.name, MINUTES),
         f"--nodelist={node}",
     ]
@@ -247,7 +247,7 @@ def test_user_builds_a_container_image_and_runs_it_under_slurm(
             "srun",
             "--job-name=interactive",
             *only(cluster, plan),
-            *jobs.ways_in(cluster),
+            *jobs.access_options(cluster),
             f"--nodelist={node}",
         ]
         image = f"/home/{user}/smallest.sif"

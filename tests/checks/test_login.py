@@ -53,7 +53,7 @@ def test_login_hosts_reach_slurmctld_and_slurmdbd(ssh: Ssh, plan: Plan) -> None:
             assert answer.exit_code == 0, f"{host.name}: {query[0]} fails: {answer.stderr}"
 
 
-@pytest.mark.needs("lasting")
+@pytest.mark.needs("static")
 def test_user_submits_from_a_login_host_and_gets_the_output(
     ssh: Ssh, plan: Plan, jobs: Jobs, clusters: dict[str, SlurmCluster]
 ) -> None:
@@ -63,7 +63,7 @@ def test_user_submits_from_a_login_host_and_gets_the_output(
         for name in targets(plan, host):
             cluster, options = clusters[name], [*only(clusters[name], plan)]
             output = f"slurm-harness-login-{host.name}-{name}.out"
-            options += [*jobs.ways_in(cluster), f"--output={output}"]
+            options += [*jobs.access_options(cluster), f"--output={output}"]
             command = ["sbatch", "--parsable", *cluster.marked(), *options]
             script = "#!/bin/sh\necho submitted on $SLURM_SUBMIT_HOST as $(id -un)\n"
             answer = ssh.run(host.name, command, user=jobs.user, stdin=script, check=False)
@@ -94,7 +94,7 @@ def test_interactive_job_of_a_login_host_has_its_input_output_and_exit_code(
     for host in plan.login_hosts():
         cluster = clusters[host.cluster]
         task = ["sh", "-c", "echo $(cat /proc/sys/kernel/hostname) $(id -u) $(cat); exit 7"]
-        options = [*cluster.marked(), *only(cluster, plan), *jobs.ways_in(cluster)]
+        options = [*cluster.marked(), *only(cluster, plan), *jobs.access_options(cluster)]
         command = [program, *options, *rest, *task]
         answer = ssh.run(
             host.name, command, user=jobs.user, stdin="typed", check=False, timeout=180
@@ -121,7 +121,7 @@ def test_users_log_in_to_login_hosts_but_not_to_controllers_or_the_database(
                 f"{user} cannot log in to {host.name}: {answer.stderr}"
             )
     user = next(iter(plan.scenario.users))
-    for host in plan.lasting_hosts():
+    for host in plan.permanent_hosts():
         if {"slurmctld", "slurmdbd", "mariadb"} & {*host.daemons}:
             answer = log_in(ssh, run, host.name, user)
             assert answer.returncode == 255, f"{user} can log in to {host.name}: {answer.stdout}"

@@ -75,7 +75,7 @@ def run_ranks(
     def run(name: str, plugin: str, program: str) -> Result:
         cluster, nodes = clusters[name], sizes[name]
         return cluster.run(
-            *("srun", *only(cluster, plan), *jobs.ways_in(cluster), f"--mpi={plugin}"),
+            *("srun", *only(cluster, plan), *jobs.access_options(cluster), f"--mpi={plugin}"),
             *(f"--nodes={nodes}", f"--ntasks={max(nodes, 2)}", "python3", "-c", program),
             user=jobs.user,
             check=False,
@@ -141,6 +141,6 @@ def test_hung_rank_is_killed_at_the_time_limit(
         ids = ssh.run(host, ["pgrep", "--full", HUNG_RANK], check=False).stdout
         return [f"{host}: process {pid} outlived its job" for pid in ids.split()]
 
-    hosts = [host.name for host in plan.lasting_hosts() if host.nodes]
+    hosts = [host.name for host in plan.permanent_hosts() if host.nodes]
     problems = [line for lines in everywhere(left, hosts).values() for line in lines]
     assert not problems, "\n".join(problems)

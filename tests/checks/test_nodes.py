@@ -140,7 +140,7 @@ def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
     On machines, the site may have given an id a second name.
     """
     script = f"{users_script(plan)}\n{_UNREADABLE}\n{_SHARED_IDS}"
-    hosts = [host.name for host in plan.lasting_hosts()]
+    hosts = [host.name for host in plan.permanent_hosts()]
     seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
     wrong = wrong_users(seen, plan)
     for host, lines in seen.items():
@@ -242,14 +242,14 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
             wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
         return [*wrong, *_unwritable_power_log(ssh, plan, name)]
 
-    wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
 
 
 def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:
     """Yield a problem if slurmctld's power programs cannot write their log on a host."""
-    host = next(host for host in plan.lasting_hosts() if host.name == name)
+    host = next(host for host in plan.permanent_hosts() if host.name == name)
     if host.with_elastic and host.cluster:
         conf = plan.slurm_conf(host.cluster)
         user = slurm_options.get(conf, "SlurmUser") or "root"
@@ -274,7 +274,7 @@ def test_every_host_has_the_devices_that_programs_expect(ssh: Ssh, plan: Plan) -
             if actual != device
         ]
 
-    wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
 
@@ -283,7 +283,7 @@ def test_every_host_has_the_devices_that_programs_expect(ssh: Ssh, plan: Plan) -
 def test_every_host_name_resolves_to_that_host(
     ssh: Ssh, plan: Plan, clusters: dict[str, SlurmCluster]
 ) -> None:
-    hosts = [host.name for host in plan.lasting_hosts()]
+    hosts = [host.name for host in plan.permanent_hosts()]
     names = shlex.join(host.name for host in plan.hosts)
     script = (
         f"hostname -I; {_LOOKUP_IS_SLOW.format(name=hosts[0])} && exit {_SLOW};"
@@ -324,7 +324,7 @@ def test_every_host_name_resolves_to_that_host(
     assert not wrong, "\n".join(wrong)
 
 
-def _wrong_names(seen: Mapping[str, Iterable[str]], lasting: Collection[str]) -> Iterator[str]:
+def _wrong_names(seen: Mapping[str, Iterable[str]], permanent: Collection[str]) -> Iterator[str]:
     """Yield wrong addresses of hosts that come and go.
 
     On each host, their addresses must differ from each other and be the same as on most hosts.
@@ -334,7 +334,7 @@ def _wrong_names(seen: Mapping[str, Iterable[str]], lasting: Collection[str]) ->
     for host, lines in seen.items():
         names: dict[str, str] = {}
         for name, address in (line.split()[:2] for line in lines if " " in line):
-            if name not in lasting:
+            if name not in permanent:
                 addresses_of.setdefault(name, {})[host] = address
                 if address in names:
                     yield f"on {host}, {names[address]} and {name} are both {address}"
@@ -384,7 +384,7 @@ def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> Non
 
 @pytest.mark.needs("backup_controllers")
 def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan) -> None:
-    """Controllers that do not reach each other may both take control.
+    """Controllers that cannot reach each other may both take control.
 
     A host that reaches only one controller has none if the other one is in control.
     """
@@ -395,12 +395,12 @@ def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan)
         if not answer.stdout and answer.stderr:
             return [f"{host.name} cannot run scontrol: {answer.stderr.splitlines()[0]}"]
         return [
-            f"{host.name} does not reach slurmctld of {controller}"
+            f"{host.name} cannot reach slurmctld of {controller}"
             for controller in (cluster.controller, *cluster.backup_controllers)
             if not re.search(rf" at {re.escape(controller)} is UP$", answer.stdout, re.M)
         ]
 
-    hosts = [host for host in plan.lasting_hosts() if host.cluster]
+    hosts = [host for host in plan.permanent_hosts() if host.cluster]
     looks = [(look, host) for host in hosts]
     _wait_until_reached(looks, "every host to reach every slurmctld of its cluster")
 
@@ -417,7 +417,7 @@ def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) ->
     def slurmdbd_from(host: Host) -> list[str]:
         answer = ssh.run(host.name, ["sacctmgr", "--noheader", "show", "cluster"], check=False)
         problem = " ".join(answer.stderr.splitlines()[:1])
-        return [f"{host.name} does not reach slurmdbd: {problem}"] * (answer.exit_code != 0)
+        return [f"{host.name} cannot reach slurmdbd: {problem}"] * (answer.exit_code != 0)
 
     def controllers_from(host: Host) -> list[str]:
         unreached = []
@@ -425,7 +425,7 @@ def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) ->
             ports = slurm_options.port_of(plan.slurm_conf(str(controller.cluster)), "slurmctld")
             connect = f"</dev/tcp/{controller.name}/{ports.partition('-')[0]}"
             if ssh.run(host.name, ["timeout", "10", "bash", "-c", connect], check=False).exit_code:
-                unreached.append(f"{host.name} does not reach slurmctld of {controller.name}")
+                unreached.append(f"{host.name} cannot reach slurmctld of {controller.name}")
         return unreached
 
     looks = [(slurmdbd_from, host) for host in controllers]
@@ -441,8 +441,8 @@ def test_every_slurmctld_reaches_the_slurmd_of_every_host(
     """Covers hosts that are always up, and one slurmd on each."""
     wrong = []
     for name, cluster in clusters.items():
-        lasting = {host.name for host in plan.hosts if host.provision == "static"}
-        nodes = {host: node for node, host in plan.hosts_of(name).items() if host in lasting}
+        static_hosts = {host.name for host in plan.hosts if host.provision == "static"}
+        nodes = {host: node for node, host in plan.hosts_of(name).items() if host in static_hosts}
         show = ["scontrol", "--all", "--oneliner", "show", "node", ",".join(nodes.values())]
         shown = cluster.run(*show).stdout if nodes else ""
         port = slurm_options.port_of(plan.slurm_conf(name), "slurmd").partition("-")[0]
@@ -495,7 +495,7 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
 
     Each comes with a node on each of its hosts, at least two.
     """
-    lasting = {host.name for host in plan.hosts if host.provision == "static"}
+    static_hosts = {host.name for host in plan.hosts if host.provision == "static"}
     hosts_of = plan.hosts_of(cluster.name)
     reserved = reserved_nodes(cluster, plan)
     seen: set[str] = set()
@@ -503,7 +503,7 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
         on_hosts = {
             hosts_of[node]: node
             for node in reversed(partition.nodes)
-            if hosts_of.get(node) in lasting and node not in reserved
+            if hosts_of.get(node) in static_hosts and node not in reserved
         }
         nodes = [*reversed(on_hosts.values())][: partition.max_nodes]
         if partition.state == "UP" and len(nodes) > 1 and not seen.issuperset(nodes):
@@ -526,7 +526,7 @@ def _wrong_steps(
         "srun",
         *only(cluster, plan),
         f"--partition={partition.name}",
-        *jobs.ways_into(cluster.name, line),
+        *jobs.partition_options(cluster.name, line),
         *where,
         f"--nodes={count}",
         "--ntasks-per-node=1",
@@ -623,6 +623,6 @@ def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
                         f"({path})"
                     )
 
-    wrong = everywhere(lambda name: [*look(name)], [host.name for host in plan.lasting_hosts()])
+    wrong = everywhere(lambda name: [*look(name)], [host.name for host in plan.permanent_hosts()])
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)

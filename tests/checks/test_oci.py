@@ -75,7 +75,11 @@ def containers(
         if part.oci is not None
         for node in part.static_nodes()
     )
-    options = (*only(clusters[name], plan), *jobs.ways_in(clusters[name]), f"--nodelist={node}")
+    options = (
+        *only(clusters[name], plan),
+        *jobs.access_options(clusters[name]),
+        f"--nodelist={node}",
+    )
     runner = Containers(clusters[name], node, users[0], (*options, "--job-name=interactive"))
     runner.srun("sh", "-c", _BUNDLE, "sh", runner.bundle, runner.ended_by, inside=False)
     yield runner

@@ -55,7 +55,7 @@ def test_partitions_and_limits_accept_the_right_users_and_refuse_others(
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.needs("preemption", "lasting")
+@pytest.mark.needs("preemption", "static")
 def test_jobs_preempt_those_of_lower_qos(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
@@ -116,7 +116,7 @@ def test_priority_follows_qos_partition_nice_value_and_size(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.needs("age", "lasting")
+@pytest.mark.needs("age", "static")
 def test_priority_grows_with_the_age_of_a_job(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:

@@ -96,7 +96,7 @@ def test_every_daemon_has_the_limits_priority_and_environment_of_its_unit(
             for line in _differences(daemon, systemd, exact=has_own_image(plan, name))
         ]
 
-    wrong = everywhere(look, [host.name for host in plan.lasting_hosts()])
+    wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
 

@@ -23,9 +23,9 @@ def findings(
     """
     plan = harness_run.plan
     wanted = plan.scenario.rehearsal
-    works = workload.generate(plan.scenario, wanted.jobs, wanted.seconds, wanted.seed)
+    jobs = workload.generate(plan.scenario, wanted.jobs, wanted.seconds, wanted.seed)
     try:
-        execution.rehearse(harness_run, works, wanted.faults)
+        execution.rehearse(harness_run, jobs, wanted.faults)
     except HarnessError as error:
         request.session.shouldfail = "the rehearsal was aborted"
         return error  # the first check raises it: an error in a fixture does not decide the verdict

@@ -95,7 +95,7 @@ PATIENCE = 30
 class Api:
     """The REST API of a cluster, reached through SSH.
 
-    `unreached` are the daemons that slurmrestd's host does not reach, and slurmrestd itself if it
+    `unreached` are the daemons that slurmrestd's host cannot reach, and slurmrestd itself if it
     did not answer in time. Once there are any, requests fail at once, because each would wait for
     a timeout.
     """
@@ -127,7 +127,7 @@ class Api:
         return self.send(method, path, headers=headers, **more)
 
     def send(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        """Send a request; ClusterError if there is no answer, or the host does not reach a daemon.
+        """Send a request; ClusterError if there is no answer, or the host cannot reach a daemon.
 
         Whether it does is looked at if the answer is late.
         """
@@ -148,14 +148,14 @@ class Api:
                 self.look_for_daemons()
 
     def look_for_daemons(self) -> None:
-        """Fail if slurmrestd's host does not reach the daemons that slurmrestd asks."""
+        """Fail if slurmrestd's host cannot reach the daemons that slurmrestd asks."""
         unreached = []
         for daemon in self.daemons:
             command = ["timeout", str(PATIENCE), *REACHES[daemon].split()]
             answer = self.ssh.run(self.host, command, check=False)
             if answer.exit_code:
                 problem = " ".join(answer.stderr.split()) or f"no answer in {PATIENCE} s"
-                unreached.append(f"{self.host} does not reach {daemon}: {problem}")
+                unreached.append(f"{self.host} cannot reach {daemon}: {problem}")
         self.unreached[:0] = unreached
         if self.unreached:
             raise ClusterError("\n".join(self.unreached))
@@ -170,7 +170,7 @@ class Api:
     def reason(self, answer: httpx2.Response) -> str:
         """Return the status and errors of an answer, and where slurmrestd may be to blame.
 
-        ClusterError if its host does not reach a daemon.
+        ClusterError if its host cannot reach a daemon.
         """
         is_json = answer.headers.get("content-type", "").startswith("application/json")
         if answer.status_code < 500 or not is_json:
@@ -269,7 +269,7 @@ def test_slurmrestd_listens_only_on_its_hosts_own_address(
     own, port = address_of(ssh, api.host), served[1].rest.port
     assert listening(ssh, api.host, port) == {f"{own}:{port}"}
     site = next(host.site for host in plan.hosts if host.name == api.host)
-    others = [host.name for host in plan.lasting_hosts() if host.site == site]
+    others = [host.name for host in plan.permanent_hosts() if host.site == site]
     connect = ["timeout", "10", "bash", "-c", f": < /dev/tcp/{api.host}/{port}"]
     # It gets the token from its input: other users can read its arguments.
     path, token = f"/slurm/{api.versions()[0]}/ping/", api.token("root")
@@ -279,7 +279,7 @@ def test_slurmrestd_listens_only_on_its_hosts_own_address(
         answer = ssh.run(name, connect, check=False)
         if answer.exit_code:
             problem = answer.stderr.strip() or "no answer in 10 s"
-            return f"{name} does not reach slurmrestd at {api.host}:{port}: {problem}"
+            return f"{name} cannot reach slurmrestd at {api.host}:{port}: {problem}"
         answer = ssh.run(name, request, stdin=token, check=False)
         if answer.exit_code:
             problem = answer.stderr.strip().splitlines()[-1]

@@ -21,7 +21,7 @@ from harness.verify import trace_comparison
 from harness.verify.selection import has_many_nodes
 from harness.wait import wait_until
 
-pytestmark = pytest.mark.needs("users", "lasting", "many_nodes")
+pytestmark = pytest.mark.needs("users", "static", "many_nodes")
 JOBS_OF_A_NODE = 10
 # More would slow down a machine with few CPUs.
 AT_ONCE = 50

@@ -241,7 +241,11 @@ def test_components_of_a_heterogeneous_job_start_together_each_on_its_node(
             f'echo "note.{group}=$(srun --het-group={group} printenv SLURMD_NODENAME)" >> "$trace"'
             for group in (0, 1)
         )
-        options = [*plan.scenario.checks.submit, "--output=/dev/null", *jobs.ways_in(cluster)]
+        options = [
+            *plan.scenario.checks.submit,
+            "--output=/dev/null",
+            *jobs.access_options(cluster),
+        ]
         options += small(plan, cluster.name, MINUTES)
         components = [[*options, f"--nodelist={node}"] for node in nodes]
         script = job_trace.script(body)
@@ -271,7 +275,7 @@ def test_requeued_job_runs_again_with_its_id_unless_it_forbids_that(
     def find(cluster: SlurmCluster) -> list[str]:
         options = (
             "--output=/dev/null",
-            *jobs.ways_in(cluster),
+            *jobs.access_options(cluster),
             *small(plan, cluster.name, MINUTES),
         )
         default = str(slurm_options.get(plan.slurm_conf(cluster.name), "JobRequeue") or 1) == "1"
@@ -395,7 +399,7 @@ def fill_node(
     user = jobs.user_of(cluster.name, line)
     job_options = [
         f"--partition={partition}",
-        *jobs.ways_into(cluster.name, line),
+        *jobs.partition_options(cluster.name, line),
         f"--nodelist={node}",
     ]
     job_options += small(jobs.plan, cluster.name, MINUTES)

@@ -56,6 +56,8 @@ def test_slurmctld_can_read_and_write_its_saved_state(ssh: Ssh, plan: Plan) -> N
             wrong.append(f"{name}:{directory}/clustername is of {of_state}, not of {cluster}")
         return wrong
 
-    hosts = [host.name for host in plan.with_daemon("slurmctld") if host.cluster and host.lasts]
+    hosts = [
+        host.name for host in plan.with_daemon("slurmctld") if host.cluster and host.is_permanent
+    ]
     problems = [line for lines in everywhere(look, hosts).values() for line in lines]
     assert not problems, "\n".join(problems)

@@ -96,7 +96,7 @@ def test_backup_controller_takes_over_and_hands_back_without_losing_a_job(
     began = time.monotonic()
     wait_for_control(first)
     harness_run.directory.event(
-        "given_back", daemon="slurmctld", seconds=round(time.monotonic() - began, 1)
+        "failback", daemon="slurmctld", seconds=round(time.monotonic() - began, 1)
     )
     with faults.injected(harness_run, Fault("stop-daemon", second.controller, "slurmctld")):
         after = jobs.submit_here(first, "true")
@@ -149,13 +149,13 @@ def wait_for_every_slurmd(backup: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
 
     Its slurmd must receive messages from the backup, and answer them.
     """
-    lasting = {host.name for host in plan.lasting_hosts()}
+    permanent = {host.name for host in plan.permanent_hosts()}
     hosts, cluster = plan.hosts_of(backup.name), plan.scenario.clusters[backup.name]
     partition = cluster.partitions[slurm_conf(plan, backup.name).default_partition()]
     nodes = {
         hosts[node]: node
         for node in cluster.nodes_of_partition(partition)
-        if hosts[node] in lasting
+        if hosts[node] in permanent
     }
     submitted = {
         jobs.submit_here(backup, "true", f"--nodelist={node}"): node for node in nodes.values()

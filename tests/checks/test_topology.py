@@ -20,7 +20,7 @@ from harness.plan import Plan
 from harness.topology import Level, Placed, Unit
 from harness.wait import wait_until
 
-pytestmark = pytest.mark.needs("topology", "lasting")
+pytestmark = pytest.mark.needs("topology", "static")
 
 # How many seconds a job waits for the switches that it requests, after Slurm first considers it.
 SECONDS_FOR_SWITCHES = 5

@@ -57,7 +57,7 @@ def test_job_cannot_use_more_cpus_than_it_was_allocated(
     )
     for name in plan.clusters_that_confine("ConstrainCores"):
         cluster = clusters[name]
-        options = [*only(cluster, plan), *jobs.ways_in(cluster), *small(plan, name, MINUTES)]
+        options = [*only(cluster, plan), *jobs.access_options(cluster), *small(plan, name, MINUTES)]
         usable, allocated = cluster.run(
             "srun", *options, "sh", "-c", take_all, user=users[0]
         ).stdout.split()
@@ -76,7 +76,7 @@ def test_job_that_exceeds_its_memory_is_killed_and_recorded_as_out_of_memory(
         greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
         options = [
             *only(cluster, plan),
-            *jobs.ways_in(cluster),
+            *jobs.access_options(cluster),
             *small(plan, name, MINUTES),
             "--output=/dev/null",
         ]
@@ -120,7 +120,12 @@ def test_jobs_of_a_node_that_lost_power_are_requeued_or_fail_and_it_accepts_jobs
 ) -> None:
     cluster = node.cluster
     smallest = (*small(plan, cluster.name, MINUTES), "--output=/dev/null")
-    options = [*only(cluster, plan), *jobs.ways_in(cluster), *smallest, f"--nodelist={node.name}"]
+    options = [
+        *only(cluster, plan),
+        *jobs.access_options(cluster),
+        *smallest,
+        f"--nodelist={node.name}",
+    ]
     again, never = (
         cluster.submit("#!/bin/sh\nexec sleep 900\n", *options, option, user=users[0])
         for option in ("--requeue", "--no-requeue")
@@ -218,5 +223,5 @@ def takes_jobs(node: NodeUnderTest, plan: Plan, user: str, jobs: Jobs) -> None:
         timeout=180,
         ignore=(CommandFailed, Unreachable),
     )
-    options = [*only(cluster, plan), *jobs.ways_in(cluster), f"--nodelist={node.name}"]
+    options = [*only(cluster, plan), *jobs.access_options(cluster), f"--nodelist={node.name}"]
     cluster.run("srun", "--job-name=interactive", *options, "--ntasks=1", "true", user=user)

@@ -193,12 +193,12 @@ def run(*command: str, check: bool = True) -> None:
 @contextmanager
 def engines(count: int, release: str) -> Iterator[Engines]:
     """Start engines; the first has the image of a release from the user's own engine."""
-    there = Engines(Path(tempfile.mkdtemp(prefix="engines")), count)
+    started = Engines(Path(tempfile.mkdtemp(prefix="engines")), count)
     try:
-        there.begin()
+        started.begin()
         with closing(engine.connect()) as own:
             image = images.ensure(own, releases.get(release), print)
-            images.copy(image, own, there.client(there.names[0]), print)
-        yield there
+            images.copy(image, own, started.client(started.names[0]), print)
+        yield started
     finally:
-        there.end()
+        started.end()

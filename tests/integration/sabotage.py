@@ -248,7 +248,7 @@ FEDERATION = [
             "nft delete rule inet sites forward handle"
             " $(nft -a list ruleset | sed -n 's/.*6819 drop # handle //p')",
         ),
-        "does not reach accounting:6819",
+        "cannot reach accounting:6819",
     ),
     Sabotage(
         ("federation_is_formed",),
@@ -1047,7 +1047,7 @@ REST = [
             f"{NEW_CHAIN} ip saddr $(getent hosts ctl | cut -d ' ' -f 1) tcp dport 6820 drop",
         ),
         (f"{NETWORK_OF}rest", "nft delete table inet lie"),
-        "ctl does not reach slurmrestd at rest:6820: no answer in 10 s",
+        "ctl cannot reach slurmrestd at rest:6820: no answer in 10 s",
     ),
     Sabotage(
         ("runs_its_daemons",),
@@ -1391,7 +1391,7 @@ MACHINES = [
         ("only_at_slurms_own_ports",),
         ("gateway", "sysctl --quiet net.ipv4.ip_forward=0"),
         ("gateway", "sysctl --quiet net.ipv4.ip_forward=1"),
-        "cloud does not reach onprem:6819",
+        "cloud cannot reach onprem:6819",
     ),
 ]
 

@@ -438,7 +438,7 @@ FEDERATION = [
         "batch_job_runs_once",
         NETWORK_OF + "aws4",
         *dropped("tcp sport 6817"),
-        "aws4 does not reach slurmctld",
+        "aws4 cannot reach slurmctld",
     ),
     on_host(
         "starts_steps_on_every_other",
@@ -481,13 +481,13 @@ HA = [
             "every_host_reaches_every_slurmctld",
             NETWORK_OF + "ctl2",
             *dropped_from("n2", 6817),
-            "n2 does not reach slurmctld of ctl2",
+            "n2 cannot reach slurmctld of ctl2",
         ),
         on_host(
             "every_host_reaches_every_slurmctld",
             NETWORK_OF + "ctl1",
             *dropped_from("ctl2", 6817),
-            "ctl2 does not reach slurmctld of ctl1",
+            "ctl2 cannot reach slurmctld of ctl1",
         ),
     ),
     at_once(
@@ -495,13 +495,13 @@ HA = [
             "every_controller_and_slurmdbd",
             NETWORK_OF + "db1",
             *dropped_from("ctl2", 6819),
-            "ctl2 does not reach slurmdbd",
+            "ctl2 cannot reach slurmdbd",
         ),
         on_host(
             "every_controller_and_slurmdbd",
             NETWORK_OF + "ctl2",
             *dropped_from("db2", 6817),
-            "db2 does not reach slurmctld of ctl2",
+            "db2 cannot reach slurmctld of ctl2",
         ),
     ),
     on_host(
@@ -548,6 +548,6 @@ REST = [
         ),
         (NETWORK_OF + "accounting", dropped_from("rest", 6819)[0]),
         (NETWORK_OF + "accounting", dropped_from("rest", 6819)[1]),
-        "rest does not reach slurmdbd",
+        "rest cannot reach slurmdbd",
     ),
 ]

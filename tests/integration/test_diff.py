@@ -399,9 +399,9 @@ def test_most_common_changes_need_what_diff_says(
     )
     assert comparison.returncode == 0, comparison.stderr
     found = {
-        one["option"]: (one["needs"], one["nodes"])
-        for one in json.loads(comparison.stdout)["changes"]
-        if one["file"] == change.file
+        entry["option"]: (entry["needs"], entry["nodes"])
+        for entry in json.loads(comparison.stdout)["changes"]
+        if entry["file"] == change.file
     }
     need = change.before_23_11 if cluster.plan.scenario.release < "23.11" else change.since
     assert found.get(change.option) == (need, change.drain)

@@ -202,9 +202,9 @@ def submit(cluster: SlurmCluster, body: str, *options: str) -> int:
 def ran(run: OpenRun, job_id: int) -> list[str]:
     """Return the hosts on which a job ran, one for each execution."""
     return [
-        one.host
-        for one in job_trace.collect(run.ssh, ["ctl"])
-        if one.key == job_key("cloud", job_id)
+        trace.host
+        for trace in job_trace.collect(run.ssh, ["ctl"])
+        if trace.key == job_key("cloud", job_id)
     ]
 
 
@@ -262,7 +262,7 @@ def power_log(run: OpenRun) -> str:
 
 def wait_for_state(cluster: SlurmCluster, node: str, flag: str, timeout: float = PATIENCE) -> None:
     wait_until(
-        lambda: next(one.state for one in cluster.nodes() if one.name == node),
+        lambda: next(listed.state for listed in cluster.nodes() if listed.name == node),
         lambda state: flag in state.split("+"),
         what=f"{node} to be {flag}",
         timeout=timeout,
@@ -295,7 +295,7 @@ def test_node_with_a_different_slurm_conf_is_accepted_and_slurmctld_logs_it(
 def in_turn(seen: list[str], *wanted: str) -> bool:
     """Return whether each was seen, one after the other."""
     left = iter(seen)
-    return all(one in left for one in wanted)
+    return all(action in left for action in wanted)
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +375,7 @@ def test_host_that_could_not_be_suspended_is_named(
         cluster.wait_for([job_id], {"COMPLETED"}, timeout=PATIENCE)
         wait_until(
             lambda: notes(failing, began),
-            lambda noted: any(one["action"] == "suspend" and "problem" in one for one in noted),
+            lambda noted: any(note["action"] == "suspend" and "problem" in note for note in noted),
             what="suspend to fail",
             timeout=PATIENCE,
         )
@@ -509,10 +509,10 @@ def test_rates_spread_resumes_and_suspends(failing: OpenRun, cluster: SlurmClust
     # The programs start later than slurmctld decides, on a busy machine by seconds.
     decisions = [*logs.dated(slurmctld_log(failing)[logged:].splitlines(), "+0000")]
     for action, words in (("resume", "waking nodes"), ("suspend", "suspending nodes")):
-        asked = [one for one in noted if one["action"] == action]
-        assert sorted(node for one in asked for node in one["nodes"]) == nodes
+        requests = [note for note in noted if note["action"] == action]
+        assert sorted(node for note in requests for node in note["nodes"]) == nodes
         times = [at for at, text in decisions if f"power_save: {words} " in text]
-        assert len(asked) == len(times) == len(nodes), (asked, times)
+        assert len(requests) == len(times) == len(nodes), (requests, times)
         # Three seconds lie between the first and the last decision.
         assert times[2] - times[0] > 2, times
 

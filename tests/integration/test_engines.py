@@ -33,16 +33,16 @@ def left(three: Engines, name: str) -> list[str]:
     """Return the containers, networks and volumes that runs have on an engine."""
     client, of_runs = three.client(name), {"label": "harness.run"}
     return [
-        *(str(one.name) for one in client.containers.list(all=True, filters=of_runs)),
-        *(str(one.name) for one in client.networks.list(filters=of_runs)),
-        *(str(one.name) for one in client.volumes.list(filters=of_runs)),
+        *(str(container.name) for container in client.containers.list(all=True, filters=of_runs)),
+        *(str(network.name) for network in client.networks.list(filters=of_runs)),
+        *(str(volume.name) for volume in client.volumes.list(filters=of_runs)),
     ]
 
 
 def images(harness: Harness) -> list[dict[str, object]]:
     """Return the harness's images on an engine; boxes are on this machine, not on the engine."""
     listed = json.loads(harness("images", "list", "--format", "json").stdout)
-    return [one for one in listed if one["kind"] == "image"]
+    return [row for row in listed if row["kind"] == "image"]
 
 
 def test_image_is_carried_in_a_file_to_an_engine_without_a_registry(
@@ -88,13 +88,13 @@ def test_lost_engine_is_not_blamed_on_the_clusters_and_nothing_of_a_run_is_left(
         assert down.returncode == 3
         assert "context e3 does not answer" in down.stderr
         assert not [
-            one
+            name_left
             for name in ("e1", "e2")
-            for one in left(three, name)
-            if not one.startswith("federation-")
+            for name_left in left(three, name)
+            if not name_left.startswith("federation-")
         ]
         three.start("e3")
     finally:
         down = harness("down", "--all")
     assert down.returncode == 0, down.stderr
-    assert not [one for name in three.names for one in left(three, name)]
+    assert not [name_left for name in three.names for name_left in left(three, name)]

@@ -339,12 +339,12 @@ def test_unreachable_host_is_reported_and_given_back_when_it_answers_again(
         provider = ability(owner.provider, CanPause, "test")
         provider.pause(owner.directory.id, "worker")
         try:
-            said, _ = process.communicate(timeout=900)
+            output, _ = process.communicate(timeout=900)
         finally:
             provider.unpause(owner.directory.id, "worker")
     assert process.returncode == 3
-    assert "worker could not be restored" in said
-    assert "again to restore the remaining hosts" in said
+    assert "worker could not be restored" in output
+    assert "again to restore the remaining hosts" in output
     assert sorted(strangers.picture("boss") - before) == []
     down = strangers.harness("down")
     assert down.returncode == 0, down.stderr

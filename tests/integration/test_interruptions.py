@@ -54,10 +54,14 @@ def left(runs: Path) -> Left:
         there = rundir.all_runs(runs)
         own = [{"label": f"harness.run={run.id}"} for run in there]
         containers = [
-            str(one.name) for run in own for one in engine.containers.list(all=True, filters=run)
+            str(container.name)
+            for run in own
+            for container in engine.containers.list(all=True, filters=run)
         ]
-        networks = [str(one.name) for run in own for one in engine.networks.list(filters=run)]
-        volumes = [str(one.name) for run in own for one in engine.volumes.list(filters=run)]
+        networks = [
+            str(network.name) for run in own for network in engine.networks.list(filters=run)
+        ]
+        volumes = [str(volume.name) for run in own for volume in engine.volumes.list(filters=run)]
         sockets = [str(run.control_directory) for run in there if run.control_directory.exists()]
         return containers + networks + volumes + sockets
 

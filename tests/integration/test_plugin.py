@@ -76,8 +76,8 @@ def session(
     try:
         yield run
     finally:
-        for one in rundir.all_runs(runs):
-            lifecycle.down(lifecycle.open_run(one, providers.get("docker", runs), print))
+        for directory in rundir.all_runs(runs):
+            lifecycle.down(lifecycle.open_run(directory, providers.get("docker", runs), print))
 
 
 @pytest.fixture

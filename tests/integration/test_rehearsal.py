@@ -57,8 +57,8 @@ def test_old_rehearsal_is_rechecked_from_its_recorded_history(
         if event["kind"] == "fault"
     ]
     assert faults == [
-        (one.fault, action)
-        for one in faulty.plan.scenario.rehearsal.faults
+        (entry.fault, action)
+        for entry in faulty.plan.scenario.rehearsal.faults
         for action in ("inject", "injected", "heal")
     ]
 

@@ -31,7 +31,7 @@ def test_daemons_that_a_check_restarted_have_started_without_an_error(rest: Open
     """The check provokes errors in the same second, before the restart."""
     for check in ("after_its_rotation", "started_without_an_error"):
         evaluation = lifecycle.verify(rest, [check])
-        outcomes = [one.outcome for one in evaluation.checks]
+        outcomes = [check.outcome for check in evaluation.checks]
         assert outcomes == ["passed"], (evaluation.checks, evaluation.problem)
 
 

@@ -58,8 +58,8 @@ def test_scenario_passes_on_the_default_release(name: str, harness: Harness) -> 
 @pytest.mark.parametrize(
     ("name", "release"),
     [
-        pytest.param(*one, marks=[pytest.mark.releases] * (one[0] not in IN_TEST_REST))
-        for one in SECOND
+        pytest.param(*case, marks=[pytest.mark.releases] * (case[0] not in IN_TEST_REST))
+        for case in SECOND
     ],
 )
 def test_scenario_passes_on_a_second_release(name: str, release: str, harness: Harness) -> None:

@@ -21,7 +21,7 @@ from harness.wait import wait_until
 from support import SCENARIOS, Harness, command
 
 # What deploy prints if there is nothing to do.
-NOTHING_TO_DO = "Nothing to do: every host has its files, and its daemons run"
+NOTHING_TO_DO = "nothing to do: every host has its files, and its daemons are running"
 
 
 def starts(run: OpenRun) -> dict[str, str]:

@@ -187,11 +187,11 @@ def test_step_whose_gate_stays_closed_is_undone(
         job_id = cluster.submit("#!/bin/sh\nsleep 100\n", "--output=/dev/null", user="alice")
         cluster.wait_for([job_id], {"RUNNING"}, timeout=180)
         [new] = upgrade.plan_chain(run, upgrade.UpgradeOptions([["26.05"]]))
-        works = workload.generate(run.plan.scenario, 300, 300, 1)
+        jobs = workload.generate(run.plan.scenario, 300, 300, 1)
         with pytest.raises(
             ClusterError, match="slurmctld of rolling could not be upgraded and was rolled back"
         ):
-            upgrade.upgrade(run, [with_an_unknown_option(new)], works)
+            upgrade.upgrade(run, [with_an_unknown_option(new)], jobs)
         steps = [
             (event["id"], event["outcome"])
             for event in run.directory.events()

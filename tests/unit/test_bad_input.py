@@ -384,10 +384,10 @@ EVENTS: list[dict[str, Any]] = [
         "tasks": 1,
         "ends": "COMPLETED",
     }
-    | {"answer": "accepted", "job_id": 7, "asked": 99.0, "answered": 100.0},
+    | {"answer": "accepted", "job_id": 7, "submitted": 99.0, "answered": 100.0},
     *(
-        {**TIME, "kind": "fault", "action": one, "fault": "kill-host accounting"}
-        for one in ("inject", "injected", "heal")
+        {**TIME, "kind": "fault", "action": action, "fault": "kill-host accounting"}
+        for action in ("inject", "injected", "heal")
     ),
     {**TIME, "kind": "power", "action": "resume", "nodes": ["aws1"]},
     {**TIME, "kind": "node", "cluster": "aws", "name": "aws1", "state": "DOWN+DRAIN"},

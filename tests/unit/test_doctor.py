@@ -90,12 +90,12 @@ def test_dependencies_started_with_a_daemon_are_not_repaired_separately(
     daemon = tmp_path / "daemon"
 
     def examine(_: str) -> list[Requirement]:
-        there = daemon.exists()
+        exists = daemon.exists()
         return [
-            Requirement("daemon", there, "does not answer", f"touch {daemon}", fatal=True),
+            Requirement("daemon", exists, "does not answer", f"touch {daemon}", fatal=True),
             Requirement(
                 "its pool",
-                there,
+                exists,
                 "is not active",
                 "echo it is there already >&2; exit 1",
                 fatal=True,

@@ -170,24 +170,24 @@ def test_two_runs_at_the_same_moment_have_directories_of_their_own(tmp_path: Pat
 
 
 def test_secrets_are_random_private_and_kept_over_a_second_deploy(tmp_path: Path) -> None:
-    one, other = (lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print) for _ in range(2))
-    assert one.directory.secrets() != other.directory.secrets()
-    before = one.directory.secrets()
-    one.directory.make_secrets(one.tree)
-    assert one.directory.secrets() == before
-    for directory in (one.directory.path / "secrets", one.directory.path / "keys"):
+    run, other = (lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print) for _ in range(2))
+    assert run.directory.secrets() != other.directory.secrets()
+    before = run.directory.secrets()
+    run.directory.make_secrets(run.tree)
+    assert run.directory.secrets() == before
+    for directory in (run.directory.path / "secrets", run.directory.path / "keys"):
         assert directory.stat().st_mode & 0o777 == 0o700
         for path in directory.glob("*[!b]"):  # all but the public halves
             assert path.stat().st_mode & 0o777 == 0o600, path
     everything = [
         path
-        for path in one.directory.path.rglob("*")
+        for path in run.directory.path.rglob("*")
         if path.is_file() and path.parent.name != "secrets"
     ]
     assert not [
         path
         for path in everything
-        if one.directory.secrets()["munge_key"] in path.read_text(errors="replace")
+        if run.directory.secrets()["munge_key"] in path.read_text(errors="replace")
     ]
 
 

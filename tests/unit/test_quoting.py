@@ -100,8 +100,8 @@ esac
     (tmp_path / "bin" / "sacctmgr").chmod(0o755)
     for part in ("", "late"):
         bash(script, part, cwd=tmp_path, programs=tmp_path / "bin")
-    said = (tmp_path / "bin" / "said").read_text().split("\0")
-    assert {f"GrpTRES={limit}", f'Description="{HOSTILE} "', HOSTILE} <= {*said}
+    arguments = (tmp_path / "bin" / "said").read_text().split("\0")
+    assert {f"GrpTRES={limit}", f'Description="{HOSTILE} "', HOSTILE} <= {*arguments}
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
@@ -117,9 +117,9 @@ def test_power_program_gets_its_values_unchanged(known_hosts: str, nodes: str) -
     }
     text = render.template("/usr/local/sbin/slurm-power", known_hosts=known_hosts, **facts)
     values = {
-        one.targets[0].id: one.value
-        for one in ast.parse(text).body
-        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name)
+        statement.targets[0].id: statement.value
+        for statement in ast.parse(text).body
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
     }
     assert ast.literal_eval(values["KNOWN_HOSTS"]) == known_hosts
     assert ast.literal_eval(values["LEVELS"]) == {nodes: "power"}

@@ -476,7 +476,7 @@ def test_elastic_nodes_have_hosts_of_their_own_beside_shared_ones(tmp_path: Path
     assert "NodeName=e[1-2] Port=20001 CPUs=4" in conf
     assert "State=CLOUD" in conf
     assert plan.hosts_of("one")["e2"] == "e2"
-    assert {host.name: host.lasts for host in plan.hosts}["e2"] is False
+    assert {host.name: host.is_permanent for host in plan.hosts}["e2"] is False
     wanted = text_of(plan, "e2", "/etc/systemd/system/slurmd.service")
     assert "Wants=slurmd@e2.service\n" in wanted
 

@@ -52,12 +52,12 @@ class FakeClusters(Ssh):
         timeout: float = 60,
     ) -> Result:
         self.commands.append((host, user, " ".join(command)))
-        there = self.jobs.setdefault(host, {})
+        jobs = self.jobs.setdefault(host, {})
         if command[0] == "squeue":
             wanted = [int(word.partition("=")[2]) for word in command if word.startswith("--jobs=")]
             shown = {
                 job_id: states
-                for job_id, states in there.items()
+                for job_id, states in jobs.items()
                 if not wanted or job_id // 10 == wanted[0] // 10
             }
             rows = [
@@ -70,11 +70,11 @@ class FakeClusters(Ssh):
         if "squeue" in command:
             rows = [
                 f"{one}|{states[0]}|{self.submitted.get(one, 100)}|N/A|N/A"
-                for one, states in there.items()
+                for one, states in jobs.items()
             ]
             return Result(0, "\n".join(rows), "")
         if command[0] == "scancel":
-            there.update({int(word): ["CANCELLED"] for word in command[1:]})
+            jobs.update({int(word): ["CANCELLED"] for word in command[1:]})
             return Result(0, "", "")
         for beginning, answer in self.answers.items():
             if " ".join(command).startswith(beginning):
@@ -251,7 +251,7 @@ def test_record_belongs_to_the_job_itself_and_its_end() -> None:
     )
     record = slurm.submission(7).record()
     assert (record.job_id, record.step, record.exit_code) == (7, "", 3)
-    assert [one.step for one in slurm.submission(7).records()] == ["", "batch"]
+    assert [record.step for record in slurm.submission(7).records()] == ["", "batch"]
 
 
 def test_record_needs_accounting() -> None:

@@ -28,16 +28,16 @@ class FakeHost:
 
     def run(self, host: str, command: Sequence[str], *, check: bool = True) -> Result:
         _, kind, path = command
-        there = self._root / path.lstrip("/")
-        return Result(int(not (there.is_dir() if kind == "-d" else there.exists())), "", "")
+        full_path = self._root / path.lstrip("/")
+        return Result(int(not (full_path.is_dir() if kind == "-d" else full_path.exists())), "", "")
 
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
         directory = command[-1].partition("=")[2]
         sent = b"".join(chunks)
         with tarfile.open(fileobj=io.BytesIO(sent)) as tar:
             assert {(member.uid, member.uname) for member in tar} == {(0, "root")}
-        here = f"--directory={self._root / directory.lstrip('/')}"
-        subprocess.run([*command[:-1], here], input=sent, check=True)
+        option = f"--directory={self._root / directory.lstrip('/')}"
+        subprocess.run([*command[:-1], option], input=sent, check=True)
 
     @contextmanager
     def printed(self, host: str, command: Sequence[str]) -> Iterator[IO[bytes]]:

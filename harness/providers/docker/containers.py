@@ -239,7 +239,7 @@ class DockerProvider:
                 container.put_archive("/", images.archive(public))
             if host.name in files:
                 seed = images.seed(files[host.name], host.daemons)
-                container.put_archive("/", images.archive(seed, images.numbers(container)))
+                container.put_archive("/", images.archive(seed, images.owner_ids(container)))
 
         self._everywhere(make, hosts)
 

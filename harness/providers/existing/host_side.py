@@ -1,8 +1,8 @@
 """Runs as root on an existing machine: inspects it, saves what a run replaces, restores it.
 
 The text of this file is sent to hosts, so it needs only Python 3.8 and its standard library. What a
-run replaces is set aside in a directory that only root can read and that is created in one step:
-either a run holds a host, with everything needed to restore it, or it does not. If `give_back` is
+run replaces is saved in a directory that only root can read and that is created in one step:
+either a run holds a host, with everything needed to restore it, or it does not. If `restore` is
 interrupted, it can be called again.
 """
 
@@ -144,29 +144,29 @@ class HostSide:
         return dict(zip(names, facts))
 
     def hold(self, run: dict[str, Any], wanted: dict[str, Any]) -> None:
-        """Set aside everything that a run will replace, and hold the host for the run.
+        """Save everything that a run will replace, and hold the host for the run.
 
         A host that the run already holds is left alone. Refused if another run holds it, or if its
         MariaDB already has what the run would create: until that is known, the run must not remove
         anything from MariaDB.
         """
         if not self._held_by(run["id"]):
-            self._put_aside(run, wanted)
+            self._save(run, wanted)
         record = self._record()
         if record.get("databases") is None:
             self._claim(wanted["databases"], record["units"]["mariadb"]["ActiveState"] == "active")
             self._write_record(HELD, {**record, "databases": wanted["databases"]})
 
-    def _put_aside(self, run: dict[str, Any], wanted: dict[str, Any]) -> None:
+    def _save(self, run: dict[str, Any], wanted: dict[str, Any]) -> None:
         fresh = self._at(f"{HELD}.{run['id']}")
         shutil.rmtree(fresh, ignore_errors=True)
         os.makedirs(self._at(HOME), exist_ok=True)
         os.mkdir(fresh, 0o700)
         for path in wanted["files"]:
             if os.path.lexists(self._at(path)):
-                aside = os.path.join(fresh, "files", path.lstrip("/"))
-                os.makedirs(os.path.dirname(aside), exist_ok=True)
-                _copy(self._at(path), aside)
+                saved = os.path.join(fresh, "files", path.lstrip("/"))
+                os.makedirs(os.path.dirname(saved), exist_ok=True)
+                _copy(self._at(path), saved)
         parents = {
             parent
             for path in (*wanted["files"], *wanted["directories"])
@@ -215,7 +215,7 @@ class HostSide:
         if taken:
             raise Refused(f"its MariaDB already has {' and '.join(taken)}")
 
-    def give_back(self, run_id: str) -> dict[str, list[str]]:
+    def restore(self, run_id: str) -> dict[str, list[str]]:
         """Restore the host; return `problems`, which another call may solve, and `left`.
 
         `left` is what differs from the state before the run and cannot be restored. Does nothing if
@@ -234,15 +234,15 @@ class HostSide:
         touched = {files[path] for path in replaced}
         self._stop([unit for unit in units if unit not in ran or unit in touched], ran)
         for path in replaced:
-            self._put_back(path)
+            self._restore_file(path)
         self._must("systemctl", "daemon-reload")
         self._drop_databases(record.get("databases") or {}, ran)
         for unit, before in units.items():
-            self._put_boot_back(unit, before["UnitFileState"])
+            self._restore_unit(unit, before["UnitFileState"])
         for user in record["users"]:
             self._remove_user(user)
         left = [
-            self._put_directory_back(path, was, record["since"])
+            self._restore_directory(path, was, record["since"])
             for path, was in record["directories"].items()
         ]
         left += [self._remove_parent(parent) for parent in reversed(record["parents"])]
@@ -268,7 +268,9 @@ class HostSide:
     def _held_by(self, run_id: str) -> bool:
         holder = self.holder()
         if holder and holder["id"] != run_id:
-            raise Refused(f"run {holder['id']} of {holder['by']} holds it since {holder['since']}")
+            raise Refused(
+                f"run {holder['id']} of {holder['by']} has held it since {holder['since']}"
+            )
         return bool(holder)
 
     def _at(self, path: str) -> str:
@@ -328,24 +330,24 @@ class HostSide:
         return next(filter(None, names), None)
 
     def _is_replaced(self, path: str) -> bool:
-        """Return whether a file differs from the one set aside, or is new."""
-        here, aside = self._at(path), self._at(f"{HELD}/files{path}")
-        if not os.path.lexists(here) or not os.path.lexists(aside):
-            return os.path.lexists(here) or os.path.lexists(aside)
-        return _identity(here) != _identity(aside)
+        """Return whether a file differs from its saved copy, or is new."""
+        current, saved = self._at(path), self._at(f"{HELD}/files{path}")
+        if not os.path.lexists(current) or not os.path.lexists(saved):
+            return os.path.lexists(current) or os.path.lexists(saved)
+        return _identity(current) != _identity(saved)
 
-    def _put_back(self, path: str) -> None:
-        """Restore a file that was set aside, in one step; remove one that did not exist before."""
-        here, aside = self._at(path), self._at(f"{HELD}/files{path}")
-        if os.path.lexists(aside):
-            os.makedirs(os.path.dirname(here), exist_ok=True)
-            fresh = f"{here}.slurm-harness"
+    def _restore_file(self, path: str) -> None:
+        """Restore a saved file, in one step; remove one that did not exist before."""
+        current, saved = self._at(path), self._at(f"{HELD}/files{path}")
+        if os.path.lexists(saved):
+            os.makedirs(os.path.dirname(current), exist_ok=True)
+            fresh = f"{current}.slurm-harness"
             if os.path.lexists(fresh):
                 os.unlink(fresh)
-            _copy(aside, fresh)
-            os.replace(fresh, here)
+            _copy(saved, fresh)
+            os.replace(fresh, current)
         else:
-            os.unlink(here)
+            os.unlink(current)
 
     def _must(self, *command: str) -> None:
         """Run a command; if it fails, add that to the problems."""
@@ -369,7 +371,7 @@ class HostSide:
                     "systemctl", "kill", "--kill-who=all", "--signal=KILL", unit, "slurmstepd.scope"
                 )
 
-    def _put_boot_back(self, unit: str, before: str) -> None:
+    def _restore_unit(self, unit: str, before: str) -> None:
         """Enable or disable a unit, as it was before."""
         now = self.units([unit])[unit]["UnitFileState"]
         if now != before and now in {"enabled", "disabled"}:
@@ -461,24 +463,24 @@ class HostSide:
             return f"{path} did not exist before and remains: {error.strerror}"
         return ""
 
-    def _put_directory_back(self, path: str, before: dict[str, Any] | None, since: float) -> str:
+    def _restore_directory(self, path: str, before: dict[str, Any] | None, since: float) -> str:
         """Restore a directory; return what remains.
 
         Files added to a directory that was not empty are not removed.
         """
-        here = self._at(path)
-        if not os.path.lexists(here):
+        current = self._at(path)
+        if not os.path.lexists(current):
             return ""
         if before is None:
-            _remove(here)
+            _remove(current)
             return ""
-        os.chown(here, *before["owner"])
-        os.chmod(here, before["mode"])
+        os.chown(current, *before["owner"])
+        os.chmod(current, before["mode"])
         if before["empty"]:
-            for name in os.listdir(here):
-                _remove(os.path.join(here, name))
+            for name in os.listdir(current):
+                _remove(os.path.join(current, name))
             return ""
-        names = [os.path.join(at, name) for at, _, files in os.walk(here) for name in files]
+        names = [os.path.join(at, name) for at, _, files in os.walk(current) for name in files]
         written = any(os.lstat(name).st_mtime > since for name in names)
         return f"{path} was not empty before: files written there since remain" if written else ""
 

@@ -1,7 +1,7 @@
 """Existing machines, reached with the user's own SSH and sudo, and restored after a run.
 
-The state is on the hosts: each host that a run holds has a record and the files that were set aside
-(see host_side). The file `held` in the run's directory says that the run may hold hosts.
+The state is on the hosts: each host that a run holds has a record and the saved files (see
+host_side). The file `held` in the run's directory says that the run may hold hosts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _HINTS = {
 Agree = Callable[[Sequence[HostChanges]], None]
 
 
-def _nobody_asked(_: Sequence[HostChanges]) -> None:
+def _refuse_changes(_: Sequence[HostChanges]) -> None:
     raise UsageError("the user has not agreed to the changes")
 
 
@@ -70,7 +70,7 @@ class ExistingProvider:
         runs: Path,
         inventory_path: Path | None = None,
         ssh_config: str = "~/.ssh/config",
-        agree: Agree = _nobody_asked,
+        agree: Agree = _refuse_changes,
     ) -> None:
         self._runs, self._inventory, self._ssh_config, self._agree = (
             runs,
@@ -122,12 +122,12 @@ class ExistingProvider:
         self._agree(
             [
                 preview.changes(host, tree[host.name], facts[host.name], secrets)
-                for host in plan.lasting_hosts()
+                for host in plan.permanent_hosts()
             ]
         )
 
     def up(self, run: RunDir, plan: Plan, hosts: Sequence[Host]) -> list[Machine]:
-        """Check the hosts again, and hold them: set aside what the run will replace on each."""
+        """Check the hosts again, and hold them: save what the run will replace on each."""
         machines = self._machines(plan)
         run.ssh_config.write_text(self.ssh_config(run, machines))
         tree, ssh = render(plan), run.ssh()
@@ -179,14 +179,14 @@ class ExistingProvider:
             return []
         with tempfile.TemporaryDirectory() as directory:
             if run:
-                ssh, names = run.ssh(), [host.name for host in run.plan().lasting_hosts()]
+                ssh, names = run.ssh(), [host.name for host in run.plan().permanent_hosts()]
             else:
                 machines = read_inventory(self._inventory) if self._inventory else {}
                 ssh, names = self._ssh_of(machines.values(), Path(directory)), list(machines)
 
-            def give_back(name: str) -> list[str]:
+            def restore(name: str) -> list[str]:
                 try:
-                    answer = _ask_host(ssh, name, "give_back", run_id, timeout=_PATIENCE)
+                    answer = _ask_host(ssh, name, "restore", run_id, timeout=_PATIENCE)
                 except HarnessError as error:
                     return [f"{name} could not be restored: {error}"]
                 kept.extend(f"{name}: {note}" for note in answer["left"])
@@ -194,7 +194,7 @@ class ExistingProvider:
 
             kept: list[str] = []
             with ThreadPoolExecutor(_PARALLEL) as pool:
-                problems = [problem for failed in pool.map(give_back, names) for problem in failed]
+                problems = [problem for failed in pool.map(restore, names) for problem in failed]
         if problems:
             raise CannotVerify(
                 "\n".join([*problems, *kept]),
@@ -217,10 +217,10 @@ class ExistingProvider:
                 ssh, host.name, "look", preview.wanted(plan, host, tree[host.name])
             )
 
-        facts = dict(_on_all(look, plan.lasting_hosts()))
+        facts = dict(_on_all(look, plan.permanent_hosts()))
         if problems := [
             f"{host.name}: {problem}"
-            for host in plan.lasting_hosts()
+            for host in plan.permanent_hosts()
             for problem in preview.refusals(plan, host, facts[host.name], run.id if run else None)
         ]:
             raise UsageError(
@@ -233,7 +233,7 @@ class ExistingProvider:
         known = (
             read_inventory(self._inventory) if self._inventory else _named_machines(plan.scenario)
         )
-        names = [host.name for host in plan.lasting_hosts()]
+        names = [host.name for host in plan.permanent_hosts()]
         if lacking := [name for name in names if name not in known]:
             where = self._inventory or "the scenario's machines"
             raise UsageError(
@@ -252,7 +252,7 @@ class ExistingProvider:
 def _hosts_of(run: RunDir) -> list[str]:
     """Return a run's hosts; an empty list if its scenario cannot be read."""
     try:
-        return [host.name for host in run.plan().lasting_hosts()]
+        return [host.name for host in run.plan().permanent_hosts()]
     except HarnessError:
         return []
 

@@ -109,7 +109,7 @@ class VagrantProvider:
             base = images.base_of(images.on(host))
             if not base.bootstrappable:
                 raise UsageError(
-                    f"{host.name}: virtual machines are made of Debian, not of "
+                    f"{host.name}: virtual machines must run Debian, not "
                     f"{base.distribution}:{base.name}",
                     hint="--provider docker",
                 )

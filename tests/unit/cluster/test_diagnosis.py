@@ -27,7 +27,7 @@ class Controller(Ssh):
         for word, answer in self.answers.items():
             if word in words:
                 return Result(0, answer, "")
-        raise WaitTimeout(f"{host}: {words}  (no answer in 10 s)")
+        raise WaitTimeout(f"{host}: {words}  (timed out after 10 s)")
 
 
 def seen(settings: Sequence[str] = (), **answers: str) -> list[str]:
@@ -119,7 +119,7 @@ def test_node_that_does_not_reach_slurmctld_is_shown() -> None:
         ("", "no answer in 8 s"),
     ):
         report = seen(squeue="", node="", reservation="", tail=f"+0000\nscontrol ping: {said}\n")
-        assert report == [f"single does not reach slurmctld: {shown}"]
+        assert report == [f"single cannot reach slurmctld: {shown}"]
 
 
 def test_silent_node_whose_slurmd_the_controller_does_not_reach_comes_first() -> None:
@@ -133,7 +133,7 @@ def test_silent_node_whose_slurmd_the_controller_does_not_reach_comes_first() ->
     controller = Unreached(squeue="", node=node, reservation="", tail="+0000\n")
     single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
     report = diagnosis.of_failure(controller, single, 0)
-    unreached = "single does not reach slurmd of single at 192.0.2.7:6818: no answer in 5 s"
+    unreached = "single cannot reach slurmd of single at 192.0.2.7:6818: no answer in 5 s"
     state = "single: node single IDLE+NOT_RESPONDING ()"
     assert report == [unreached, state]
     message = diagnosis.with_causes_first("timed out", report)
@@ -159,7 +159,7 @@ def test_daemon_that_systemd_restarted_is_shown_once() -> None:
 def test_unreachable_cluster_is_shown_as_such() -> None:
     report = seen(tail="+0000\n")
     assert len(report) == 1
-    assert report[0].endswith("(no answer in 10 s)")
+    assert report[0].endswith("(timed out after 10 s)")
 
 
 def test_refused_job_leads_to_the_options_for_all_jobs_of_the_checks(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def plan(tmp_path: Path) -> Plan:
 
 @pytest.fixture
 def found(plan: Plan) -> dict[str, Submission]:
-    return {one.what: one for one in policy.submissions(plan)}
+    return {submission.what: submission for submission in policy.submissions(plan)}
 
 
 def test_each_partition_is_asked_by_those_whom_it_accepts_and_those_whom_it_does_not(
@@ -95,7 +95,9 @@ def test_reservations_are_asked_by_those_whom_they_accept_and_those_whom_they_do
     found: dict[str, Submission],
 ) -> None:
     of_reservations = {
-        what: one.reason for what, one in found.items() if what.startswith("reservation ")
+        what: submission.reason
+        for what, submission in found.items()
+        if what.startswith("reservation ")
     }
     no = "Access denied to requested reservation|Requested reservation is invalid"
     assert of_reservations == {
@@ -120,12 +122,18 @@ def test_reservation_for_an_account_is_for_those_below_it(tmp_path: Path) -> Non
     path = tmp_path / "site.yml"
     path.write_text(SITE.replace("chemistry: {", "chemistry: {parent: physics, ", 1))
     plan = make_plan("site", scenario.load(path), CONTAINERS)
-    of_lab = [one.what for one in policy.submissions(plan) if "reservation lab" in one.what]
+    of_lab = [
+        submission.what
+        for submission in policy.submissions(plan)
+        if "reservation lab" in submission.what
+    ]
     assert of_lab == ["reservation lab accepts alice with account physics"]
 
 
 def test_more_licenses_are_requested_than_there_are(found: dict[str, Submission]) -> None:
-    assert {what: one.options[0] for what, one in found.items() if "licenses" in what} == {
+    assert {
+        what: submission.options[0] for what, submission in found.items() if "licenses" in what
+    } == {
         "6 of 5 licenses matlab": "--licenses=matlab:6",
         "2 of 1 licenses ansys": "--licenses=ansys:2",
     }
@@ -135,8 +143,8 @@ def test_each_kind_of_limit_is_exceeded_by_the_smallest_job_with_all_its_reasons
     found: dict[str, Submission],
 ) -> None:
     limits = {
-        what.partition(" of ")[0]: (one.options[2:], one.reason)
-        for what, one in found.items()
+        what.partition(" of ")[0]: (submission.options[2:], submission.reason)
+        for what, submission in found.items()
         if "limit" in what
     }
     assert limits.keys() == {

@@ -31,9 +31,10 @@ def test_federation_is_read() -> None:
 def test_sibling_without_both_connections_is_not_synced() -> None:
     for broken in ("Send/Recv:Yes/No", "Send/Recv:No/Yes"):
         text = FEDERATION.replace("Send/Recv:Yes/Yes", broken)
-        assert [one.synced for one in slurm.parse_federation(text)] == [True, False]
+        assert [sibling.synced for sibling in slurm.parse_federation(text)] == [True, False]
     assert [
-        one.synced for one in slurm.parse_federation(FEDERATION.replace("Synced:Yes", "Synced:No"))
+        sibling.synced
+        for sibling in slurm.parse_federation(FEDERATION.replace("Synced:Yes", "Synced:No"))
     ] == [
         True,
         False,

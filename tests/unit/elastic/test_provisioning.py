@@ -207,11 +207,11 @@ def test_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provisioning_api, "_ARRIVES_WITHIN", 0.01)
 
     async def ended() -> bytes:
-        config = uvicorn.Config(FastAPI(), http=provisioning_api.Impatient, lifespan="off")
+        config = uvicorn.Config(FastAPI(), http=provisioning_api.ImpatientProtocol, lifespan="off")
         config.load()
         state = uvicorn.server.ServerState()
         listening = await asyncio.get_running_loop().create_server(
-            lambda: provisioning_api.Impatient(config, state, {}), "127.0.0.1", 0
+            lambda: provisioning_api.ImpatientProtocol(config, state, {}), "127.0.0.1", 0
         )
         async with listening:
             reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())

@@ -40,7 +40,7 @@ def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
     ("fault", "message"),
     [
         (Fault("burn", "aws1"), 'unknown fault "burn"\nhint: known: kill-daemon, stop-daemon'),
-        (Fault("stop-daemon", "aws9", "slurmd"), "no host aws9\nhint: there are accounting, "),
+        (Fault("stop-daemon", "aws9", "slurmd"), "no host aws9\nhint: known: accounting, "),
         (
             Fault("stop-daemon", "aws1", "slurmctld"),
             "aws1 does not run slurmctld\nhint: it runs munge, slurmd",

@@ -283,7 +283,7 @@ def test_commands_in_the_text_use_existing_verbs_and_options(page: Path) -> None
         while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
             assert words[0] in command.commands, f"{page.name}: `harness {command_line}`"
             command = command.commands[words.pop(0)]
-        options = {option for one in command.params for option in one.opts} | {
+        options = {option for parameter in command.params for option in parameter.opts} | {
             "--install-completion",
             "--show-completion",
             "--help",

@@ -76,12 +76,12 @@ def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Origin:
 
 
 def test_packages_are_built_once(origin: Origin) -> None:
-    engine, said = Builder(), []  # type: ignore[var-annotated]
-    directory = building.packages(engine, origin, said.append)  # type: ignore[arg-type]
+    engine, lines = Builder(), []  # type: ignore[var-annotated]
+    directory = building.packages(engine, origin, lines.append)  # type: ignore[arg-type]
     assert [path.name for path in directory.iterdir()] == ["slurm-smd_25.11.2-1_amd64.deb"]
     assert building.packages(engine, origin, print) == directory  # type: ignore[arg-type]
     assert (engine.started, engine.removed) == (1, 1)
-    assert any("building packages on debian:trixie" in line for line in said)
+    assert any("building packages on debian:trixie" in line for line in lines)
 
 
 def test_packages_depend_on_base_and_options(
@@ -122,9 +122,9 @@ def test_source_that_cannot_be_downloaded_is_reported_and_leaves_nothing(
         raise urllib.error.URLError("no route to host")
 
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    there = origins.resolve(Wanted(source="https://example.com/slurm-25.11.2.tar.bz2"))
+    origin = origins.resolve(Wanted(source="https://example.com/slurm-25.11.2.tar.bz2"))
     with pytest.raises(CannotVerify, match=r"cannot download .*: .*no route to host"):
-        building.packages(Builder(), there, print)  # type: ignore[arg-type]
+        building.packages(Builder(), origin, print)  # type: ignore[arg-type]
     assert not [*(file_ownership.cache() / "sources").iterdir()]
 
 

@@ -184,24 +184,24 @@ class Making:
 
 def made(name: str, tmp_path: Path, *choices: str) -> tuple[Making, dict[str, dict[str, Any]]]:
     """Return an engine with a scenario's hosts, and the options with which each was created."""
-    path, there, provider = SCENARIOS / f"{name}.yml", Making(), DockerProvider()
-    provider._connected[""] = there  # type: ignore[assignment]
+    path, client, provider = SCENARIOS / f"{name}.yml", Making(), DockerProvider()
+    provider._connected[""] = client  # type: ignore[assignment]
     plan = make_plan(name, scenario.load(path, choices), provider.capabilities)
     run = RunDir.create(tmp_path, path, plan, provider.name)
     run.make_secrets({})
     provider.make(run, plan, plan.hosts, {})
     hosts = {
         name.removeprefix(f"{run.id}-"): given
-        for name, given in there.made.items()
+        for name, given in client.made.items()
         if "hostname" in given
     }
-    return there, {host.name: hosts[host.name] for host in plan.hosts}
+    return client, {host.name: hosts[host.name] for host in plan.hosts}
 
 
 def test_hosts_are_created_with_a_packet_filter_for_all_their_sites(tmp_path: Path) -> None:
-    there, hosts = made("federation", tmp_path)
+    client, hosts = made("federation", tmp_path)
     pools = [
-        given["ipam"]["Config"][0]["Subnet"] for given in there.made.values() if "ipam" in given
+        given["ipam"]["Config"][0]["Subnet"] for given in client.made.values() if "ipam" in given
     ]
     assert len({*pools}) == 2
     rules = packet_filters.only_hosts(map(IPv4Network, pools))
@@ -222,9 +222,9 @@ def test_only_hosts_that_run_users_containers_keep_namespaces(tmp_path: Path) ->
 
 
 def test_hosts_boot_with_the_program_that_drops_capabilities(tmp_path: Path) -> None:
-    there, hosts = made("single-node", tmp_path)
+    client, hosts = made("single-node", tmp_path)
     assert {given["entrypoint"] for given in hosts.values()} == {"/usr/local/sbin/boot"}
-    (put,) = [text for texts in there.put.values() for text in texts]
+    (put,) = [text for texts in client.put.values() for text in texts]
     assert "usr/local/sbin/boot" in put
     assert (IMAGES / "restrict").read_text() in put
     assert (
@@ -292,9 +292,13 @@ class Library:
     ) -> int:
         name = {442: "mount_setattr", 443: "quotactl_fd"}.get(number) or self.names[number - 1]
         self.denied.setdefault(name, set()).add(action.value - 0x50000)
-        for one in comparisons:
-            assert (one.argument, one.operator, one.mask) == (0, 7, one.value)
-            self.flags[name] = self.flags.get(name, 0) | one.mask
+        for comparison in comparisons:
+            assert (comparison.argument, comparison.operator, comparison.mask) == (
+                0,
+                7,
+                comparison.value,
+            )
+            self.flags[name] = self.flags.get(name, 0) | comparison.mask
         return 0
 
     def seccomp_load(self, context: Any) -> int:

@@ -160,16 +160,19 @@ def test_nodes_that_run_containers_need_crun(plan: Plan) -> None:
     with_oci = replace(
         plan, scenario=plan.scenario.model_copy(update={"clusters": {"lent": cluster}})
     )
-    asked = [{*preview.wanted(one, one.hosts[1], ())["packages"]} for one in (plan, with_oci)]
+    asked = [
+        {*preview.wanted(each_plan, each_plan.hosts[1], ())["packages"]}
+        for each_plan in (plan, with_oci)
+    ]
     assert asked[1] - asked[0] == {"crun", "busybox-static"}
 
 
 def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
     boss = plan.hosts[0]
     tree = render(plan)[boss.name]
-    there = facts(plan)
+    host_facts = facts(plan)
     for file in tree:
-        there["files"][file.path] = {
+        host_facts["files"][file.path] = {
             "owner": file.owner,
             "group": file.group,
             "mode": file.mode,
@@ -177,11 +180,13 @@ def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
             "text": file.text if file.mode == "0644" else None,
         }
     old = {"sha256": "", "text": "ClusterName=lent\nJobCompPass=sesame\n"}
-    there["files"][CONF] |= old
-    there["files"]["/etc/slurm/slurmdbd.conf"] |= {"sha256": "", "mode": "0640"}
-    there["files"]["/etc/slurm/cgroup.conf"] = None
-    there["units"]["slurmctld"]["ActiveState"] = there["units"]["slurmd"]["ActiveState"] = "active"
-    changes = preview.changes(boss, tree, there, {})
+    host_facts["files"][CONF] |= old
+    host_facts["files"]["/etc/slurm/slurmdbd.conf"] |= {"sha256": "", "mode": "0640"}
+    host_facts["files"]["/etc/slurm/cgroup.conf"] = None
+    host_facts["units"]["slurmctld"]["ActiveState"] = host_facts["units"]["slurmd"][
+        "ActiveState"
+    ] = "active"
+    changes = preview.changes(boss, tree, host_facts, {})
     assert [path for path, _ in changes.new] == ["/etc/slurm/cgroup.conf"]
     assert "+ConstrainCores=YES" in dict(changes.new)["/etc/slurm/cgroup.conf"].splitlines()
     differences = dict(changes.differing)
@@ -202,12 +207,12 @@ def test_changes_show_what_differs_without_secrets(plan: Plan) -> None:
 
 def test_changes_show_existing_directories_and_an_existing_mariadb(plan: Plan) -> None:
     boss, wanted = plan.hosts[0], facts(plan)["directories"]
-    there = {path: ["slurm", "slurm", "0755"] for path in wanted} | {
+    directories = {path: ["slurm", "slurm", "0755"] for path in wanted} | {
         "/var/log/slurm": ["root", "adm", "2750"]
     }
     mariadb = {**MARIADB, "databases": ["mysql", "wiki"]}
     changes = preview.changes(
-        boss, render(plan)["boss"], facts(plan, directories=there, mariadb=mariadb), {}
+        boss, render(plan)["boss"], facts(plan, directories=directories, mariadb=mariadb), {}
     )
     assert "/var/log/slurm: root adm 2750 -> slurm slurm 0755" in changes.directories
     assert "/var/lib/slurm/slurmctld: slurm slurm 0755 -> slurm slurm 0700" in changes.directories
@@ -313,9 +318,9 @@ def test_everything_is_restored_wherever_giving_back_was_interrupted(tmp_path: P
         assert (root / HELD.lstrip("/")).stat().st_mode & 0o777 == 0o700
         deploy(root, systemd, wanted)
         try:
-            answer = Stranger(root, systemd, breaks).give_back(RUN["id"])
+            answer = Stranger(root, systemd, breaks).restore(RUN["id"])
         except ConnectionError:
-            assert Stranger(root, systemd).give_back(RUN["id"]) == {"problems": [], "left": []}
+            assert Stranger(root, systemd).restore(RUN["id"]) == {"problems": [], "left": []}
         assert seen(root) == before
         assert systemd == ran
         if "answer" in locals():
@@ -338,11 +343,11 @@ def test_host_is_held_by_one_run_at_a_time_and_only_with_a_complete_backup(
     host = Stranger(tmp_path, systemd)
     host.hold(RUN, wanted)
     host.hold(RUN, wanted)
-    with pytest.raises(Refused, match="run lent-1 of me@here holds it since today"):
+    with pytest.raises(Refused, match="run lent-1 of me@here has held it since today"):
         host.hold({**RUN, "id": "second"}, wanted)
-    assert host.give_back("second") == {"problems": [], "left": []}
+    assert host.restore("second") == {"problems": [], "left": []}
     assert host.holder() == RUN
-    host.give_back(RUN["id"])
+    host.restore(RUN["id"])
     assert seen(tmp_path) == before
 
 
@@ -352,7 +357,7 @@ def test_files_written_among_existing_ones_are_reported(tmp_path: Path) -> None:
     host = Stranger(tmp_path, systemd)
     host.hold(RUN, wanted)
     deploy(tmp_path, systemd, wanted)
-    answer = host.give_back(RUN["id"])
+    answer = host.restore(RUN["id"])
     assert answer["left"] == [
         "/var/log/slurm was not empty before: files written there since remain"
     ]
@@ -368,10 +373,8 @@ def test_daemon_that_does_not_restart_is_a_problem_and_the_host_stays_held(
     systemd, wanted = prepared(tmp_path)
     Stranger(tmp_path, systemd).hold(RUN, wanted)
     deploy(tmp_path, systemd, wanted)
-    assert Broken(tmp_path, systemd).give_back(RUN["id"])["problems"] == [
-        "systemctl start munge: no"
-    ]
-    assert Stranger(tmp_path, systemd).give_back(RUN["id"])["problems"] == []
+    assert Broken(tmp_path, systemd).restore(RUN["id"])["problems"] == ["systemctl start munge: no"]
+    assert Stranger(tmp_path, systemd).restore(RUN["id"])["problems"] == []
 
 
 class WithMariadb(Stranger):
@@ -421,7 +424,7 @@ def test_existing_account_or_database_is_neither_changed_nor_removed(
         deploy(tmp_path, systemd, wanted)
         host.accounts.add("slurm@localhost")
         host.databases.add("slurm_acct_db")
-    assert host.give_back(RUN["id"]) == {"problems": [], "left": []}
+    assert host.restore(RUN["id"]) == {"problems": [], "left": []}
     assert (host.accounts, host.databases) == (accounts, databases)
     assert seen(tmp_path) == before
     assert systemd == ran

@@ -88,8 +88,8 @@ def test_saved_releases_have_all_their_existing_images_and_no_old_ones(
 ) -> None:
     release = releases.get("26.05")
     wanted = sorted(map(images.tag, (release, releases.with_apptainer(release))))
-    there = FakeEngine(has=[*wanted, "slurm-harness:26.05-000000000000", CURRENT])
-    monkeypatch.setattr(engine, "connect", lambda: there)
+    fake_engine = FakeEngine(has=[*wanted, "slurm-harness:26.05-000000000000", CURRENT])
+    monkeypatch.setattr(engine, "connect", lambda: fake_engine)
     file = tmp_path / "images.tar"
     completed = CliRunner().invoke(cli.app, ["images", "save", str(file), "26.05"])
     assert (completed.exit_code, completed.output) == (0, f"{file}: {', '.join(wanted)}\n")
@@ -104,13 +104,13 @@ def test_image_of_a_source_is_loaded_if_this_version_would_build_the_same(
     file, name = tmp_path / "images.tar", "slurm-harness:25.11.2-0123456789ab"
     built_from = dockerfiles.digest(IMAGES, "") if fits else "of another version"
     file.write_bytes(saved([name], {"harness.files": built_from}))
-    there = FakeEngine()
+    fake_engine = FakeEngine()
     if fits:
-        assert images.load(there, file) == [name]  # type: ignore[arg-type]
+        assert images.load(fake_engine, file) == [name]  # type: ignore[arg-type]
     else:
         with pytest.raises(UsageError, match=f"{name}, which this version .* does not use"):
-            images.load(there, file)  # type: ignore[arg-type]
-    assert there.has == [name] * fits
+            images.load(fake_engine, file)  # type: ignore[arg-type]
+    assert fake_engine.has == [name] * fits
 
 
 def test_name_of_an_extended_image_depends_on_its_contents() -> None:
@@ -154,14 +154,14 @@ def test_failed_save_leaves_no_file(
 
 
 def test_images_of_another_version_of_the_harness_are_not_loaded(tmp_path: Path) -> None:
-    there, file = FakeEngine(), tmp_path / "images.tar"
-    images.save(there, [CURRENT, "slurm-harness:24.11-000000000000"], file)  # type: ignore[arg-type]
+    fake_engine, file = FakeEngine(), tmp_path / "images.tar"
+    images.save(fake_engine, [CURRENT, "slurm-harness:24.11-000000000000"], file)  # type: ignore[arg-type]
     with pytest.raises(
         UsageError, match=r"images\.tar has slurm-harness:24\.11-000000000000, which this version"
     ) as caught:
-        images.load(there, file)  # type: ignore[arg-type]
-    assert "`harness images save` of the same version" in str(caught.value.hint)
-    assert there.has == []
+        images.load(fake_engine, file)  # type: ignore[arg-type]
+    assert "with this version: `harness images save`" in str(caught.value.hint)
+    assert fake_engine.has == []
 
 
 def test_engine_without_room_for_images_is_reported(tmp_path: Path) -> None:
@@ -224,11 +224,11 @@ class Probed:
 
 
 def test_image_is_asked_for_its_release_without_privileges() -> None:
-    there = Probed(b"distribution rocky rhel centos fedora\nslurm 25.05.1\n")
-    origin = images.origin_of(there, "mine:1")  # type: ignore[arg-type]
+    probed = Probed(b"distribution rocky rhel centos fedora\nslurm 25.05.1\n")
+    origin = images.origin_of(probed, "mine:1")  # type: ignore[arg-type]
     assert (origin.release, origin.version, origin.family) == ("25.05", "25.05.1", "el")
-    assert there.pulled == [("mine", "1")]
-    assert there.removed == [(True, True)]
+    assert probed.pulled == [("mine", "1")]
+    assert probed.removed == [(True, True)]
     wanted = {
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
@@ -236,15 +236,15 @@ def test_image_is_asked_for_its_release_without_privileges() -> None:
         "read_only": True,
         "user": "65534:65534",
     }
-    assert {name: there.given.get(name) for name in wanted} == wanted
-    assert not {"cap_add", "privileged", "volumes", "devices"} & {*there.given}
+    assert {name: probed.given.get(name) for name in wanted} == wanted
+    assert not {"cap_add", "privileged", "volumes", "devices"} & {*probed.given}
 
 
 def test_image_that_never_answers_is_reported_and_removed() -> None:
-    there = Probed(requests.ReadTimeout("60 s"))
+    probed = Probed(requests.ReadTimeout("60 s"))
     with pytest.raises(EngineError, match="cannot inspect image mine: 60 s"):
-        images.origin_of(there, "mine")  # type: ignore[arg-type]
-    assert there.removed == [(True, True)]
+        images.origin_of(probed, "mine")  # type: ignore[arg-type]
+    assert probed.removed == [(True, True)]
 
 
 @pytest.mark.parametrize(

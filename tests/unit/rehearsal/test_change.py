@@ -36,7 +36,7 @@ def planned(tmp_path: Path, old: str, new: str) -> list[diff.Change]:
 
 def test_change_is_planned_with_the_steps_of_diff(tmp_path: Path) -> None:
     changes = planned(tmp_path, "MaxTime: 60", "MaxTime: 30")
-    assert [one.option for one in changes] == ["PartitionName main MaxTime"]
+    assert [item.option for item in changes] == ["PartitionName main MaxTime"]
     assert diff.needed(changes) == ["copy", "reconfigure"]
 
 

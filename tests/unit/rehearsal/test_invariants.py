@@ -29,12 +29,12 @@ AWS_ID = (2 << 26) + 8
 def good() -> History:
     """A federated job that ran on aws, an array of two on on-prem, a requeued job; all correct."""
     history = History(PLAN)
-    asked = Submission("r-0", "on-prem", "alice", 1, "COMPLETED", "accepted", ID, 99.0, 100.0)
+    submission = Submission("r-0", "on-prem", "alice", 1, "COMPLETED", "accepted", ID, 99.0, 100.0)
     history.submissions = [
-        asked,
-        replace(asked, name="r-1", tasks=2, job_id=ID + 1),
-        replace(asked, name="r-2", cluster="aws", job_id=AWS_ID),
-        replace(asked, name="r-3", answer="refused", job_id=None),
+        submission,
+        replace(submission, name="r-1", tasks=2, job_id=ID + 1),
+        replace(submission, name="r-2", cluster="aws", job_id=AWS_ID),
+        replace(submission, name="r-3", answer="refused", job_id=None),
     ]
     ran = JobTrace(
         ID,
@@ -52,11 +52,11 @@ def good() -> History:
         ("aws1",),
         (2,),
     )
-    here = replace(ran, cluster="on-prem", host="onprem1", nodes=("onprem1",), qos="normal")
+    on_prem = replace(ran, cluster="on-prem", host="onprem1", nodes=("onprem1",), qos="normal")
     history.traces = [
         ran,
-        replace(here, job_id=ID + 1, name="r-1", task=1, user="bob", account="chemistry"),
-        replace(here, job_id=ID + 2, name="r-1", task=2, user="bob", account="chemistry"),
+        replace(on_prem, job_id=ID + 1, name="r-1", task=1, user="bob", account="chemistry"),
+        replace(on_prem, job_id=ID + 2, name="r-1", task=2, user="bob", account="chemistry"),
         replace(
             ran, job_id=AWS_ID, name="r-2", start=101.2, end=102.1, exit_code=143, qos="normal"
         ),
@@ -342,7 +342,9 @@ def test_revoked_copy_may_fail_but_not_run_if_slurmctld_was_killed_before_it_sav
     killed = "kill-daemon onprem-ctl slurmctld"
     history.faults = [FaultSeen(107, action, killed) for action in ("inject", "injected", "heal")]
     finding = next(
-        one for one in invariants.evaluate(history) if one.name == "siblings_are_revoked"
+        finding
+        for finding in invariants.evaluate(history)
+        if finding.name == "siblings_are_revoked"
     )
     assert finding.outcome == "passed"
     assert (
@@ -402,7 +404,9 @@ def test_copy_may_be_cancelled_if_it_was_under_way_while_its_origin_came_back() 
     for job in (f"JobId={ID}", f"JobId={ID}_*", f"JobId={ID}_1({ID + 1})"):
         history.log = [line.replace(f"JobId={ID}", job) for line in forgot]
         finding = next(
-            one for one in invariants.evaluate(history) if one.name == "siblings_are_revoked"
+            finding
+            for finding in invariants.evaluate(history)
+            if finding.name == "siblings_are_revoked"
         )
         assert finding.outcome == "passed"
         assert "the copy on aws was under way while the controllers" in finding.excused[0]
@@ -451,8 +455,8 @@ def test_record_may_lack_what_slurmdbd_did_not_commit_when_the_database_was_kill
     ]
     history.faults, history.log = killed, [symptom]
     findings = invariants.evaluate(history)
-    assert {one.outcome for one in findings} <= {"passed", "skipped"}
-    assert [text for one in findings for text in one.excused if excused in text]
+    assert {finding.outcome for finding in findings} <= {"passed", "skipped"}
+    assert [text for finding in findings for text in finding.excused if excused in text]
     history.faults = [replace(fault, at=fault.at - 10) for fault in killed]
     assert "failed" in outcomes(history).values(), "killed before"
     history.faults, history.log = killed, []
@@ -483,9 +487,9 @@ def test_job_may_lack_the_record_that_slurmdbd_did_not_commit_when_the_database_
     assert outcomes(history)["accounting_equals_the_trace"] == "failed", "no commit failed"
     history.log = ["error: commit failed"]
     findings = invariants.evaluate(history)
-    assert {one.outcome for one in findings} <= {"passed", "skipped"}
+    assert {finding.outcome for finding in findings} <= {"passed", "skipped"}
     for words in (excused, "has no record of its run on aws1"):
-        assert [text for one in findings for text in one.excused if words in text]
+        assert [text for finding in findings for text in finding.excused if words in text]
     history.faults = [replace(fault, at=fault.at - 20) for fault in history.faults]
     assert outcomes(history)["accounting_equals_the_trace"] == "failed", "killed before"
     history.faults = [replace(fault, at=fault.at + 100) for fault in history.faults]
@@ -557,7 +561,7 @@ def test_job_may_be_forgotten_if_slurmctld_was_killed_after_it_started_it_on_a_s
     history = good()
     killed = "kill-daemon aws-ctl slurmctld"
     history.faults = [FaultSeen(91, "inject", killed), FaultSeen(92, "injected", killed)]
-    history.submissions[0] = replace(history.submissions[0], asked=80, answered=81)
+    history.submissions[0] = replace(history.submissions[0], submitted=80, answered=81)
     history.log_times["", ID] = [90.5]
     assert "r-0" in history.unsaved()
     for logged in ([80.5], [93.5], []):
@@ -567,11 +571,11 @@ def test_job_may_be_forgotten_if_slurmctld_was_killed_after_it_started_it_on_a_s
 
 def test_submission_may_be_forgotten_if_slurmctld_was_killed_before_sbatch_answered() -> None:
     history = good()
-    history.submissions[2] = replace(history.submissions[2], asked=90, answered=99)
+    history.submissions[2] = replace(history.submissions[2], submitted=90, answered=99)
     killed = "kill-daemon aws-ctl slurmctld"
     history.faults = [FaultSeen(92, "inject", killed), FaultSeen(93, "injected", killed)]
     assert "r-2" in history.unsaved()
-    history.submissions[2] = replace(history.submissions[2], asked=95)
+    history.submissions[2] = replace(history.submissions[2], submitted=95)
     assert "r-2" not in history.unsaved()
 
 
@@ -582,7 +586,9 @@ def test_end_that_a_busy_slurmctld_notices_late_is_excused_if_its_log_has_it() -
     assert outcomes(history)["accounting_equals_the_trace"] == "failed", "slurmctld logged 105"
     history.log_times["", ID] = [101.4, 116.3]
     result = next(
-        one for one in invariants.evaluate(history) if one.name == "accounting_equals_the_trace"
+        finding
+        for finding in invariants.evaluate(history)
+        if finding.name == "accounting_equals_the_trace"
     )
     assert (result.outcome, len(result.excused)) == ("passed", 1)
     assert "slurmctld logged it then" in result.excused[0]
@@ -596,7 +602,9 @@ def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
         f" /var/lib/slurm/slurmd/job{ID}/slurm_script"
     ]
     finding = next(
-        one for one in invariants.evaluate(history) if one.name == "jobs_end_as_they_should"
+        finding
+        for finding in invariants.evaluate(history)
+        if finding.name == "jobs_end_as_they_should"
     )
     assert finding.outcome == "failed"
     assert (
@@ -605,7 +613,9 @@ def test_job_whose_script_slurmd_removed_has_failed_for_a_known_fault() -> None:
     )
     history.log = [f"Purging vestigial job script /var/lib/slurm/slurmd/job{ID}7/slurm_script"]
     finding = next(
-        one for one in invariants.evaluate(history) if one.name == "jobs_end_as_they_should"
+        finding
+        for finding in invariants.evaluate(history)
+        if finding.name == "jobs_end_as_they_should"
     )
     assert finding.problems[0].endswith("should end COMPLETED")
 
@@ -630,7 +640,9 @@ def test_job_that_ends_while_slurmctld_is_down_is_recorded_late() -> None:
         FaultSeen(125, "heal", "stop-daemon aws-ctl slurmctld"),
     ]
     finding = next(
-        one for one in invariants.evaluate(history) if one.name == "accounting_equals_the_trace"
+        finding
+        for finding in invariants.evaluate(history)
+        if finding.name == "accounting_equals_the_trace"
     )
     assert finding.outcome == "passed"
     assert "aws's slurmctld was down, and noticed it late" in finding.excused[0]
@@ -645,7 +657,9 @@ def test_job_that_waits_for_a_reservation_of_the_site_is_excused_and_no_other_is
         history.queue["aws"][0] = replace(history.queue["aws"][0], state="PENDING", reason=reason)
         history.reservations["aws"] = reservations
         return next(
-            one for one in invariants.evaluate(history) if one.name == "no_accepted_job_is_lost"
+            finding
+            for finding in invariants.evaluate(history)
+            if finding.name == "no_accepted_job_is_lost"
         )
 
     reserved = "ReqNodeNotAvail, May be reserved for other job"
@@ -739,7 +753,9 @@ def test_node_has_the_cpus_of_its_options() -> None:
     assert outcomes(history)["no_node_is_overcommitted"] == "passed"
     run_again(job_id=ID + 10, cpus=(1,), start=104.0)(history)
     finding = next(
-        one for one in invariants.evaluate(history) if one.name == "no_node_is_overcommitted"
+        finding
+        for finding in invariants.evaluate(history)
+        if finding.name == "no_node_is_overcommitted"
     )
     assert finding.problems == ("jobs had 9 CPUs of aws's aws1 at the same time, it has 8",)
 
@@ -785,7 +801,9 @@ def test_job_that_ends_while_a_sibling_does_not_answer_is_recorded_late_but_not_
         FaultSeen(112, "heal", "reconfigure onprem-ctl"),
     ]
     finding = next(
-        one for one in invariants.evaluate(history) if one.name == "accounting_equals_the_trace"
+        finding
+        for finding in invariants.evaluate(history)
+        if finding.name == "accounting_equals_the_trace"
     )
     assert finding.outcome == "passed"
     assert finding.excused == (
@@ -819,24 +837,24 @@ def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
         {"kind": "submission", **asdict(history.submissions[0])},
         {"kind": "rehearsal", "action": "end"},
         begin,
-        *({"kind": "submission", **asdict(one)} for one in history.submissions),
+        *({"kind": "submission", **asdict(submission)} for submission in history.submissions),
         {"kind": "fault", "action": "inject", "fault": "pause-host aws1", "time": at.isoformat()},
-        *({"kind": "trace", "seen_by": "aws1", **asdict(one)} for one in history.traces),
-        *({"kind": "record", "seen_by": "aws", **asdict(one)} for one in history.records),
+        *({"kind": "trace", "seen_by": "aws1", **asdict(trace)} for trace in history.traces),
+        *({"kind": "record", "seen_by": "aws", **asdict(record)} for record in history.records),
         *(
-            {"kind": "queue", "seen_by": cluster, **asdict(one)}
+            {"kind": "queue", "seen_by": cluster, **asdict(job)}
             for cluster, jobs in history.queue.items()
-            for one in jobs
+            for job in jobs
         ),
         *(
-            {"kind": "usage", "seen_by": cluster, **asdict(one)}
+            {"kind": "usage", "seen_by": cluster, **asdict(row)}
             for cluster, rows in history.usage.items()
-            for one in rows
+            for row in rows
         ),
         *(
-            {"kind": "old_records", "cluster": name, "tables": [*one]}
+            {"kind": "old_records", "cluster": name, "tables": [*tables]}
             for name, seen in history.old_records.items()
-            for one in seen
+            for tables in seen
         ),
         {"kind": "no_evidence", "of": "trace", "where": "aws2", "why": "does not answer\nat all"},
     ]
@@ -847,3 +865,11 @@ def test_history_is_read_from_the_last_rehearsal_of_a_run() -> None:
     assert invariants.read(events, PLAN).missing["run"]
     with pytest.raises(CannotVerify, match="no rehearsal"):
         invariants.read([], PLAN)
+
+
+def test_submission_that_an_older_version_recorded_is_read() -> None:
+    submission = good().submissions[0]
+    event = {"kind": "submission", **asdict(submission)}
+    event["asked"] = event.pop("submitted")
+    begin, end = ({"kind": "rehearsal", "action": action} for action in ("begin", "end"))
+    assert invariants.read([begin, event, end], PLAN).submissions == [submission]

@@ -18,7 +18,7 @@ from harness.providers import images
 from harness.rehearsal import execution, upgrade
 from harness.rehearsal.invariants import CHECKERS
 from harness.rehearsal.upgrade import Step, UpgradeOptions
-from harness.rehearsal.workload import Work
+from harness.rehearsal.workload import PlannedJob
 from harness.render import Tree
 from harness.report import html_report, model
 from harness.rundir import RunDir
@@ -121,7 +121,7 @@ def test_chain_with_a_release_that_debian_lacks_is_refused_with_a_hint_at_a_sour
             SCENARIOS / "single-node.yml", Debian(), options("20.11:22.05:23.11:24.11:26.05")
         )
     way = "20.11:22.05:source:slurm-23.11.X.tar.bz2:24.11:26.05"
-    assert str(refused.value.hint).endswith(f"such as --to {way}")
+    assert str(refused.value.hint).endswith(f"for example --to {way}")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_chain_ends_with_the_step_that_fails(
     monkeypatch.setattr(upgrade, "_do", do)
     monkeypatch.setattr(upgrade, "rehearsing", lambda run: nullcontext(quiet_users()))
     monkeypatch.setattr(site_data, "remembered", lambda run, since: {})
-    monkeypatch.setattr(UpgradeOptions, "works", lambda self, plan: [])
+    monkeypatch.setattr(UpgradeOptions, "planned_jobs", lambda self, plan: [])
     monkeypatch.setattr(lifecycle, "logs_collected", lambda run: nullcontext())
     monkeypatch.setattr(lifecycle, "jobs", lambda run: [])
     result = upgrade.run_kept(run, options("20.11:22.05:23.11:24.11", batches=1))
@@ -280,7 +280,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenRun:
 def test_upgrade_is_reported_with_its_steps_and_the_checkers_findings(
     run: OpenRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def upgraded(run: OpenRun, plans: list[Plan], works: object, batches: int) -> None:
+    def upgraded(run: OpenRun, plans: list[Plan], jobs: object, batches: int) -> None:
         run.directory.event("rehearsal", action="begin")
         run.directory.event(
             "check", id="upgrade::slurmdbd", outcome="passed", seconds=2.5, message=""
@@ -313,8 +313,8 @@ def test_step_that_failed_fails_the_upgrade(run: OpenRun, monkeypatch: pytest.Mo
     def stuck(run: OpenRun, new: Plan, step: Step) -> None:
         raise ClusterError("slurmdbd could not be upgraded and was rolled back")
 
-    def upgraded(run: OpenRun, plans: list[Plan], works: object, batches: int) -> None:
-        upgrade._do_noted(run, plans[0], upgrade.steps(run.plan, plans[0])[0])
+    def upgraded(run: OpenRun, plans: list[Plan], jobs: object, batches: int) -> None:
+        upgrade._do_and_record(run, plans[0], upgrade.steps(run.plan, plans[0])[0])
 
     monkeypatch.setattr(upgrade, "_do", stuck)
     monkeypatch.setattr(upgrade, "upgrade", upgraded)
@@ -345,7 +345,7 @@ def test_upgrade_that_could_not_begin_is_reported_as_unknown(
 
 def test_upgrade_begins_even_if_few_jobs_are_submitted() -> None:
     users = quiet_users()
-    works = [Work(number, 0, "single", "alice", "true") for number in range(3)]
+    jobs = [PlannedJob(number, 0, "single", "alice", "true") for number in range(3)]
     begun: list[Future[None]] = []
 
     def begin() -> Future[None]:
@@ -353,7 +353,7 @@ def test_upgrade_begins_even_if_few_jobs_are_submitted() -> None:
         begun[0].set_result(None)
         return begun[0]
 
-    upgrade.submit_meanwhile(users, works, begin)  # type: ignore[arg-type]
+    upgrade.submit_meanwhile(users, jobs, begin)  # type: ignore[arg-type]
     assert len(begun) == 1
 
 
@@ -381,5 +381,5 @@ def test_signal_while_a_job_is_submitted_interrupts_once_its_answer_is_awaited(
 
     users = execution.Users(run, {}, [], "token", Interrupted(1))
     with pytest.raises(KeyboardInterrupt):
-        users.submit(Work(0, 0, "aws", "alice", "true"))
+        users.submit(PlannedJob(0, 0, "aws", "alice", "true"))
     assert [*users.answers] == [0]

@@ -25,12 +25,12 @@ def test_workload_depends_only_on_its_seed() -> None:
 
 
 def test_workload_has_jobs_of_all_kinds_that_fit_their_cluster() -> None:
-    works = workload.generate(FEDERATION, 400, 60, 1)
-    assert len(works) == 400
-    assert [work.at for work in works] == sorted(work.at for work in works)
-    assert {work.user for work in works} == {"alice", "bob"}
-    assert {work.cluster for work in works} == {"on-prem", "aws"}
-    options = {option for work in works for option in work.options}
+    jobs = workload.generate(FEDERATION, 400, 60, 1)
+    assert len(jobs) == 400
+    assert [job.at for job in jobs] == sorted(job.at for job in jobs)
+    assert {job.user for job in jobs} == {"alice", "bob"}
+    assert {job.cluster for job in jobs} == {"on-prem", "aws"}
+    options = {option for job in jobs for option in job.options}
     assert options >= {
         "--array=1-3",
         "--nodes=2",
@@ -40,17 +40,17 @@ def test_workload_has_jobs_of_all_kinds_that_fit_their_cluster() -> None:
         "--qos=urgent",
     }
     assert options.isdisjoint({"--nodes=3", "--cpus-per-task=5"})
-    assert {work.ends for work in works} == {"COMPLETED", "FAILED"}
-    assert {work.tasks for work in works} == {1, 3}
-    following = [work for work in works if work.after is not None]
+    assert {job.ends for job in jobs} == {"COMPLETED", "FAILED"}
+    assert {job.tasks for job in jobs} == {1, 3}
+    following = [job for job in jobs if job.after is not None]
     assert following
     assert all(
-        work.after < work.number and works[work.after].cluster == work.cluster for work in following
+        job.after < job.number and jobs[job.after].cluster == job.cluster for job in following
     )
-    assert all(work.user == "alice" for work in works if "--qos=urgent" in work.options)
+    assert all(job.user == "alice" for job in jobs if "--qos=urgent" in job.options)
 
 
-def test_scenario_without_users_or_lasting_nodes_has_no_workload() -> None:
+def test_scenario_without_users_or_static_nodes_has_no_workload() -> None:
     with pytest.raises(UsageError, match="needs users and static nodes"):
         workload.generate(FEDERATION.model_copy(update={"users": {}}), 1, 1, 1)
     elastic = scenario.load(SCENARIOS / "elastic-l0.yml")
@@ -61,14 +61,14 @@ def test_scenario_without_users_or_lasting_nodes_has_no_workload() -> None:
 
 
 def test_trace_is_replayed_faster_and_no_wider_than_the_clusters() -> None:
-    works = workload.replay(TRACE, FEDERATION, 60)
-    assert [(work.at, work.body, work.options, work.ends) for work in works] == [
+    jobs = workload.replay(TRACE, FEDERATION, 60)
+    assert [(job.at, job.body, job.options, job.ends) for job in jobs] == [
         (0.0, "sleep 1.00", ("--ntasks=8",), "COMPLETED"),
         (0.5, "sleep 0.50; exit 1", ("--ntasks=8",), "FAILED"),
         (2.0, "sleep 0.20", ("--ntasks=2",), "COMPLETED"),
     ]
-    assert [work.after for work in works] == [None, None, 1]
-    assert {work.cluster for work in works} == {"on-prem", "aws"}
+    assert [job.after for job in jobs] == [None, None, 1]
+    assert {job.cluster for job in jobs} == {"on-prem", "aws"}
 
 
 @pytest.mark.parametrize("line", ["1 2 3", "1 2 3 x 5 6 7 8 9 10 11 12 13 14 15 16 17 18"])

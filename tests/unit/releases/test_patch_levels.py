@@ -85,7 +85,7 @@ def test_check_reports_a_value_that_a_patch_level_began_to_refuse(tmp_path: Path
         f"{BASE}SlurmctldParameters=rl_enable,rl_table_size=0\nEpilogMsgTime=2000000\n"
     )
     severities = {
-        level: sorted(one.severity for one in check_path(tmp_path, releases.get(level)))
+        level: sorted(finding.severity for finding in check_path(tmp_path, releases.get(level)))
         for level in ("25.11.0", "25.11.1", "25.11.6", "25.11")
     }
     assert severities == {
@@ -101,7 +101,7 @@ def test_defaults_change_with_patch_levels(tmp_path: Path) -> None:
 
     def changed(older: str, newer: str) -> list[str]:
         found = check_path(tmp_path, releases.get(newer), releases.get(older))
-        return [one.message for one in found if "conmgr_max_connections" in one.option]
+        return [finding.message for finding in found if "conmgr_max_connections" in finding.option]
 
     message = "the default changed with 25.05.4: 50 before, now 512"
     assert changed("25.05.3", "25.05.4") == [message]

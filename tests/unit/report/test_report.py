@@ -178,8 +178,8 @@ def test_html_report_shows_what_the_daemons_logged_while_a_check_failed(tmp_path
         "[2026-01-01T14:00:09.005] debug: sched: Running job scheduler\n"
     )
     html = html_report.write(tmp_path).read_text()
-    said = html.partition('<pre class="log" tabindex="0">')[2].partition("</pre>")[0]
-    assert said.splitlines() == [
+    log_text = html.partition('<pre class="log" tabindex="0">')[2].partition("</pre>")[0]
+    assert log_text.splitlines() == [
         "11:00:00.001 <b>ctl/slurmctld.log</b> sched: Allocate JobId=7 NodeList=n1",
         "12:00:08.000 <b>ctl/journal.log</b> ctl mariadbd[9]: killed by &lt;signal 9&gt;",
         "12:00:09.004 <b>ctl/slurmctld.log</b> error: Nodes n1 not responding",

@@ -103,9 +103,9 @@ def test_thousands_of_nodes_share_lanes() -> None:
 
 
 def test_a_job_that_a_sibling_ran_is_linked_with_its_origin() -> None:
-    there = job(1, "b1", 10, 20, cluster="b", origin=1, submit=BEGIN)
+    remote = job(1, "b1", 10, 20, cluster="b", origin=1, submit=BEGIN)
     at_home = job(2, "b1", 0, 20, cluster="b", origin=2)
-    picture = drawn([there, at_home], nodes={"a": "a1", "b": "b1"}, federations={"f": ["a", "b"]})
+    picture = drawn([remote, at_home], nodes={"a": "a1", "b": "b1"}, federations={"f": ["a", "b"]})
     (link,) = picture.links
     assert (link.left, link.right) == (0, 50)
     lanes = {lane.name: lane for lane in picture.lanes}

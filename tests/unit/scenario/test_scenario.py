@@ -113,7 +113,7 @@ LEAVES = "{switches: {a: {nodes: 'n[1-2]'}, b: {nodes: 'n[3-4]'}, top: %s}}"
             "{blocks: {a: 'n[1-5]'}}",
             "t.blocks.a: no such node in cluster one: n5; its nodes are n[1-4]",
         ),
-        ("{blocks: {a: 'n[1-3]'}}", "t: has no place for n4"),
+        ("{blocks: {a: 'n[1-3]'}}", "t: does not contain n4"),
         ("{blocks: {a: 'n[1-3]', b: 'n[3-4]'}}", "t.blocks.b: node n3 is in a already"),
         ("{blocks: {a: 'n[1-4],n1'}}", "t.blocks.a: node n1 is in a already"),
         (
@@ -357,7 +357,7 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (DYNAMIC % ", hosts: h1", "nodes that share hosts are named in slurm.conf"),
         (
             DYNAMIC % ", partitions: {p: {nodes: n}}",
-            "n is dynamic; only ALL or a NodeSet with a feature can hold it",
+            "n is dynamic; only ALL or a NodeSet with a feature can include it",
         ),
         (DYNAMIC % ", defaults: false", "requires the defaults, with MaxNodeCount"),
         (CLUSTER % ", backup_controllers: [ctl]", "host ctl is already clusters.one.controller"),

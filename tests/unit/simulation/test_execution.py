@@ -83,7 +83,7 @@ class _InterruptedSsh:
         raise StopIteration
 
 
-def _interrupted(ssh: _InterruptedSsh) -> execution._Drive:
+def _interrupted(ssh: _InterruptedSsh) -> execution._DriverReport:
     run = SimpleNamespace(ssh=ssh, say=lambda line: None)
     policy: Any = SimpleNamespace(
         run=run,
@@ -94,9 +94,9 @@ def _interrupted(ssh: _InterruptedSsh) -> execution._Drive:
         failures=(),
         submissions=(),
     )
-    facts = execution._Drive()
+    facts = execution._DriverReport()
     with pytest.raises(KeyboardInterrupt):
-        execution._drive(policy, facts)
+        execution._run_driver(policy, facts)
     return facts
 
 

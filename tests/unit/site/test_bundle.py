@@ -122,9 +122,9 @@ def test_bundle_becomes_a_scenario_with_accounts_qos_and_users(imported: Import)
     assert data["groups"] == {"staff": {"gid": 7001, "users": ["alice"]}}
     assert notes == [
         "left out: user daemon: a system user of every host has this name",
-        "emulated: user ghost: unknown on the host where the bundle was collected; has uid 100000 "
-        "here",
-        "emulated: user scanner: uid 1 belongs to a system user; has uid 100001 here",
+        "emulated: user ghost: unknown on the host where the bundle was collected; the scenario "
+        "uses 100000",
+        "emulated: user scanner: uid 1 belongs to a system user; the scenario uses 100001",
     ]
 
 

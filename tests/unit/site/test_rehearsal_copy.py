@@ -55,8 +55,8 @@ def test_prolog_flags_that_need_cgroups_are_left_out(
 ) -> None:
     cluster, notes = copy(tmp_path, release, f"{SITE}PrologFlags={flags}\n")
     assert cluster["options"]["PrologFlags"] == kept
-    told = [note for note in notes if note.startswith("PrologFlags=")]
-    assert bool(told) == (flags != kept)
+    flag_notes = [note for note in notes if note.startswith("PrologFlags=")]
+    assert bool(flag_notes) == (flags != kept)
 
 
 def test_level_of_the_scheduler_log_is_kept_with_a_file_for_it(

@@ -196,7 +196,7 @@ def test_different_uid_of_a_user_is_reported_with_the_clusters(tmp_path: Path) -
     )
     assert imported.data["users"]["alice"]["uid"] == 2001
     for what, number, other in (("user alice", 2001, 3001), ("group staff", 7001, 7002)):
-        note = f"{number} on alpha, {other} on beta; has {number} here"
+        note = f"{number} on alpha, {other} on beta; the scenario uses {number}"
         assert f"emulated: {what}: {note}" in imported.notes
         why_of = {f"{entry.where} {entry.name}": entry.why for entry in imported.fidelity}
         assert note in {why_of.get(what), why_of.get(f"alpha {what}")}

@@ -99,17 +99,17 @@ def state(directory: Path, cluster: str = CLUSTER) -> Path:
 
 def test_scripts_environments_and_keys_of_a_state_stay_behind(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(site_data._state_tar(state(tmp_path)))) as tar:
-        there = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}  # type: ignore[union-attr]
-    assert {*there} == {
+        members = {member.name: tar.extractfile(member).read() for member in tar.getmembers()}  # type: ignore[union-attr]
+    assert {*members} == {
         "clustername",
         "job_state",
         "hash.7/job.7/script",
         "hash.7/job.7/environment",
     }
-    assert there["clustername"] == CLUSTER.encode()
-    assert there["job_state"] == b"\x00\x01"
-    assert there["hash.7/job.7/script"] == b"#!/bin/sh\n"
-    assert b"sesame" not in b"".join(there.values())
+    assert members["clustername"] == CLUSTER.encode()
+    assert members["job_state"] == b"\x00\x01"
+    assert members["hash.7/job.7/script"] == b"#!/bin/sh\n"
+    assert b"sesame" not in b"".join(members.values())
 
 
 def test_file_that_is_not_a_slurmctld_state_is_refused(tmp_path: Path) -> None:

@@ -177,7 +177,9 @@ def test_what_burst_buffer_lua_ignores_is_an_error(
     (tmp_path / "slurm.conf").write_text(f"{BASE}BurstBufferType=burst_buffer/lua\n")
     (tmp_path / "burst_buffer.conf").write_text(f"{text}\n")
     findings = check.check_path(tmp_path, releases.get("24.11"))
-    assert [one.option for one in findings if one.severity == "error"] == [option] * bool(option)
+    assert [finding.option for finding in findings if finding.severity == "error"] == [
+        option
+    ] * bool(option)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,9 @@ def test_gres_conf_with_more_than_slurm_conf_is_a_warning(
     found = [
         one for one in check.check_path(tmp_path, releases.get("24.11")) if one.code == "count"
     ]
-    assert [(one.option, one.severity) for one in found] == [(option, "warning")] * is_logged
+    assert [(finding.option, finding.severity) for finding in found] == [
+        (option, "warning")
+    ] * is_logged
 
 
 @pytest.mark.parametrize(
@@ -307,6 +311,6 @@ def test_metrics_that_nobody_can_read_are_reported(
     text = f"{BASE}MetricsType=metrics/openmetrics\n{text}\n"
     (tmp_path / "slurm.conf").write_text(text)
     # 25.11 refuses the last three, whose options it does not know, but reads PrivateData.
-    told = reporting(tmp_path, "MetricsType", "info")
-    assert told - {"25.11"} == unread - {"25.11"}
-    assert ("25.11" in told) == ("PrivateData" in text)
+    reporting_releases = reporting(tmp_path, "MetricsType", "info")
+    assert reporting_releases - {"25.11"} == unread - {"25.11"}
+    assert ("25.11" in reporting_releases) == ("PrivateData" in text)

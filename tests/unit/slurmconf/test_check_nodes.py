@@ -168,7 +168,7 @@ def test_controllers_have_different_addresses(
         "SlurmctldHost=head\n", "".join(f"SlurmctldHost={host}\n" for host in hosts)
     )
     (tmp_path / "slurm.conf").write_text(text)
-    found = [one.code for one in check.check_path(tmp_path, releases.get("24.11"))]
+    found = [finding.code for finding in check.check_path(tmp_path, releases.get("24.11"))]
     assert ("same-host" in found) == reported
 
 
@@ -497,7 +497,9 @@ def test_gres_conf_is_slurmctlds_for_cloud_nodes(
     for nodes, daemons in ((node, cloud), ("", others)):
         (tmp_path / "slurm.conf").write_text(f"{BASE}GresTypes=gpu\n{nodes}")
         findings = check.check_path(tmp_path, releases.get("24.11"))
-        refusing = {name for one in findings if one.severity == "fatal" for name in one.daemons}
+        refusing = {
+            name for finding in findings if finding.severity == "fatal" for name in finding.daemons
+        }
         assert " ".join(sorted(refusing)) == daemons
 
 
@@ -507,7 +509,7 @@ def test_each_line_of_gres_conf_that_is_fatal_on_its_own_is_named(tmp_path: Path
     nodes = "GresTypes=gpu\nNodeName=k1 CPUs=1 State=CLOUD Gres=gpu:9\n"
     (tmp_path / "slurm.conf").write_text(f"{BASE}{nodes}")
     findings = check.check_path(tmp_path, releases.get("24.11"))
-    assert [one.line for one in findings if one.severity == "fatal"] == [1, 2]
+    assert [finding.line for finding in findings if finding.severity == "fatal"] == [1, 2]
 
 
 def test_include_that_ends_the_file_needs_an_end_of_line(tmp_path: Path) -> None:

@@ -353,5 +353,7 @@ def test_plugins_are_missing_in_the_daemons_that_load_them(
 ) -> None:
     (tmp_path / "slurm.conf").write_text(f"{BASE}{text}\n")
     findings = check.check_path(tmp_path, releases.get(release))
-    refusing = {name for one in findings if one.severity == "fatal" for name in one.daemons}
+    refusing = {
+        name for finding in findings if finding.severity == "fatal" for name in finding.daemons
+    }
     assert refusing == daemons

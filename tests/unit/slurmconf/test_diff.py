@@ -332,7 +332,7 @@ def test_several_lines_of_a_gres_are_compared_as_wholes(tmp_path: Path) -> None:
     line = "NodeName={} Name=gpu Type={} File=/dev/gpu{}\n"
     nodes = ("n[1-3]", "n4")
     files = {"slurm_conf": SLURM_CONF}
-    both = [line.format(node, *one) for one in (("a", 0), ("b", 1)) for node in nodes]
+    both = [line.format(node, *values) for values in (("a", 0), ("b", 1)) for node in nodes]
     before = source(tmp_path, "before", **files, gres_conf="".join(both))
     moved = source(tmp_path, "moved", **files, gres_conf="".join(reversed(both)))
     assert diff.changes(before, moved, "24.11") == []
@@ -526,12 +526,13 @@ def test_what_is_outside_a_directory_is_not_shown(tmp_path: Path) -> None:
     secret.write_text("MaxJobCount=987654\n")
     before = source(tmp_path, "a", slurm_conf=SLURM_CONF)
     after = source(tmp_path, "b", slurm_conf=f"{SLURM_CONF}Include {secret}\n")
-    assert [(one.option, one.after) for one in diff.changes(before, after, "24.11")] == [
+    assert [(change.option, change.after) for change in diff.changes(before, after, "24.11")] == [
         (f"Include {secret}", str(secret))
     ]
     (tmp_path / "b" / "key").symlink_to(secret)
     shown = "".join(
-        one.text for one in diff.file_diffs(before, diff.directory_source(tmp_path / "b"))
+        file_diff.text
+        for file_diff in diff.file_diffs(before, diff.directory_source(tmp_path / "b"))
     )
     assert "# outside of this directory: hidden-" in shown
     assert "987654" not in shown

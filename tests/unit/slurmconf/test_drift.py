@@ -224,7 +224,7 @@ def test_option_that_follows_from_another_is_no_difference(
     other = "TrackWCKey = No" if file == "slurm.conf" else f"{shown[:-3]} nonsense"
     for text, different in ((shown, False), (other, True)):
         found = [*drift.config(file, drift.read(line).options, drift.printed(text))]
-        named = [one for one in found if one.startswith(shown.partition(" ")[0])]
+        named = [line for line in found if line.startswith(shown.partition(" ")[0])]
         assert bool(named) == different, found
 
 
