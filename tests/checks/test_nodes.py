@@ -357,6 +357,16 @@ def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster], pl
     assert not unexpected, "\n".join(unexpected)
 
 
+def test_no_trigger_runs_a_program(clusters: dict[str, SlurmCluster]) -> None:
+    """A trigger runs its program only later: when a node goes down, for example."""
+    triggers = [
+        f"{name}: a trigger runs {line.split()[-1]}: {' '.join(line.split())}"
+        for name, cluster in clusters.items()
+        for line in cluster.run("strigger", "--get", "--noheader").stdout.splitlines()
+    ]
+    assert not triggers, "\n".join(triggers)
+
+
 @pytest.mark.needs("backup_controllers")
 def test_controllers_of_a_cluster_share_their_state(ssh: Ssh, plan: Plan) -> None:
     """A file in StateSaveLocation that SlurmUser writes on one is visible on the others at once."""

@@ -11,6 +11,7 @@ from sabotage import (
     at_once,
     drop_in,
     on_single,
+    stale,
     wrapper,
 )
 
@@ -244,6 +245,12 @@ FEDERATION = [
         ),
         on_host(
             "limits_priority_and_environment",
+            "onprem2",
+            *stale("slurmd", "UMask=0077"),
+            "onprem2: slurmd has umask 0077, its unit has 0022",
+        ),
+        on_host(
+            "limits_priority_and_environment",
             "onprem-ctl",
             "runuser -u slurm -- prlimit --pid $(pidof -s slurmctld) --nofile=500:",
             "systemctl restart slurmctld",
@@ -417,6 +424,13 @@ FEDERATION = [
             *reserved("onprem2", "now+1hour"),
             "on-prem: reservation theirs of onprem2 for bob",
         ),
+    ),
+    on_host(
+        "no_trigger",
+        "aws-ctl",
+        "runuser -u slurm -- strigger --set --node=aws1 --down --program=/bin/true",
+        "runuser -u slurm -- strigger --clear --user=slurm",
+        "aws: a trigger runs /bin/true: ",
     ),
     on_host(
         "every_node_takes_jobs", "aws-ctl", *in_maintenance("aws4"), "aws: aws4 IDLE+MAINTENANCE"
