@@ -20,6 +20,7 @@ FREEZE = "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.freeze"
 OF_ALL_UNITS = "/etc/systemd/system/service.d"
 SPOOL = "/var/lib/slurm/slurmd"
 STATE = "/var/lib/slurm/slurmctld"
+LOG = "/var/log/slurm/slurmd.log"
 
 
 def on_host(check: str, host: str, do: str, undo: str, message: str) -> Sabotage:
@@ -160,13 +161,21 @@ SINGLE_NODE = [
             "single:/etc/slurm can be written by everyone",
         ),
     ),
-    on_single(
-        "started_without_an_error",
-        f"systemctl stop slurmctld && mv {STATE} /root/state"
-        f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld",
-        f"systemctl stop slurmctld && rm -r {STATE} && mv /root/state {STATE}"
-        " && systemctl start slurmctld",
-        "single: slurmctld started without the jobs of its cluster",
+    at_once(
+        on_single(
+            "started_without_an_error",
+            f"systemctl stop slurmctld && mv {STATE} /root/state"
+            f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld",
+            f"systemctl stop slurmctld && rm -r {STATE} && mv /root/state {STATE}"
+            " && systemctl start slurmctld",
+            "single: slurmctld started without the jobs of its cluster",
+        ),
+        on_single(
+            "started_without_an_error",
+            f"mv {LOG} {LOG}.1",
+            f"mv {LOG}.1 {LOG}",
+            f"single: slurmd logged nothing to {LOG}; it still writes to {LOG}.1: ",
+        ),
     ),
     on_single(
         "devices_that_programs_expect",
@@ -330,6 +339,13 @@ FEDERATION = [
             f"chmod 0700 {SPOOL}",
             f"chmod 0755 {SPOOL}",
             f"aws3:{SPOOL} is 700 root root, should be 755 root root",
+        ),
+        on_host(
+            "every_directory",
+            "aws1",
+            "chmod 0750 /var/lib/slurm",
+            "chmod 0755 /var/lib/slurm",
+            f"aws1:/var/lib/slurm keeps users from {SPOOL}",
         ),
         on_host(
             "every_directory",
