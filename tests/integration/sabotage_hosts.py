@@ -174,7 +174,7 @@ SINGLE_NODE = [
             "started_without_an_error",
             f"mv {LOG} {LOG}.1",
             f"mv {LOG}.1 {LOG}",
-            f"single: slurmd logged nothing to {LOG}; it still writes to {LOG}.1: ",
+            f"single: slurmd still writes to {LOG}.1, not to {LOG}: ",
         ),
     ),
     on_single(
@@ -440,6 +440,13 @@ FEDERATION = [
             *reserved("onprem2", "now+1hour"),
             "on-prem: reservation theirs of onprem2 for bob",
         ),
+    ),
+    on_host(
+        "munge_credential_of_every_host",
+        "aws4",
+        "chmod 0700 /run/munge",
+        "chmod 0755 /run/munge",
+        "aws4: munge as alice: munge: Error: ",
     ),
     on_host(
         "no_trigger",
