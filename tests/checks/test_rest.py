@@ -181,9 +181,9 @@ class Api:
             for error in answer.json().get("errors", [])
         ]
         return (
-            f"{answer.status_code} {'; '.join(errors) or answer.text}\n"
-            f"commands on {self.host} reach {' and '.join(self.daemons)}: "
-            "slurmrestd may have read a different slurm.conf, or slurmdbd a different key"
+            f"{answer.status_code} {'; '.join(errors) or answer.text}: "
+            "slurmrestd may have read a different slurm.conf, or slurmdbd a different key: "
+            f"commands on {self.host} reach {' and '.join(self.daemons)}"
         )
 
     def versions(self, family: str = "slurm") -> list[str]:
