@@ -181,19 +181,12 @@ def licenses(scenario: Scenario) -> Table:
 
 
 def parse_licenses(text: str) -> Table:
-    """Read name, server and cluster of `show resource withclusters`.
-
-    A license that clusters may use is listed only with these.
-    """
-    rows = [line.split("|") for line in text.splitlines()]
-    return {
-        (_license(name, server, shown),): {}
-        for name, server, cluster in rows
-        for shown in ("", cluster)
-    }
+    """Read name, server and, if clusters are shown, cluster of `sacctmgr show resource`."""
+    rows = (line.split("|") for line in text.splitlines())
+    return {(_license(name, server, *cluster),): {} for name, server, *cluster in rows}
 
 
-def _license(name: str, server: str, cluster: str) -> str:
+def _license(name: str, server: str, cluster: str = "") -> str:
     return f"{name}@{server}".lower() + (f" of cluster {cluster}" if cluster else "")
 
 

@@ -68,7 +68,9 @@ def different_users(cluster: SlurmCluster, plan: Plan) -> list[str]:
 
 def different_licenses(cluster: SlurmCluster, plan: Plan) -> list[str]:
     """Return which of slurmdbd's licenses are missing, and which are not in the scenario."""
-    text = show(cluster, "resource", "withclusters", "format=name,server,cluster")
+    # With clusters, it leaves out licenses that no cluster may use.
+    text = show(cluster, "resource", "format=name,server")
+    text += show(cluster, "resource", "withclusters", "format=name,server,cluster")
     seen = association_comparison.parse_licenses(text)
     wanted = association_comparison.licenses(plan.scenario)
     return association_comparison.differences(wanted, seen, "license")

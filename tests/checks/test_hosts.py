@@ -91,7 +91,7 @@ HARMLESS = (
     r"xcpuinfo_hwloc_topo_load: failed",
 )
 # What slurmctld logs if it has no saved jobs. Only that of a new cluster has none.
-NO_JOBS = "Could not open job state file"
+NO_JOBS = re.compile(r"Could not open job state file|No job state file \(.*\) to recover")
 # Prints the files from which systemd has the units of daemons, wherever they are.
 _LOADED = f"systemctl show --value --property=FragmentPath,DropInPaths {' '.join(DAEMONS)}"
 # Paths of configuration files whose changes affect the daemons.
@@ -324,7 +324,7 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
             f"{name}: {daemon} started without the jobs of its cluster: {line}"
             for line in lines
             for at, text in logs.dated([line], zone)
-            if ready and ready[0] < math.floor(float(started)) <= at and NO_JOBS in text
+            if ready and ready[0] < math.floor(float(started)) <= at and NO_JOBS.search(text)
         ]
         return [*moved, *job_losses] + [
             f"{name}: {daemon}: {line}"

@@ -174,9 +174,9 @@ def test_qos_has_its_options_and_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("shown", "differences"),
     [
-        ("matlab|flex|c\nansys|flex|\n", []),
+        ("matlab|flex\nansys|flex\nmatlab|flex|c\n", []),
         (
-            "matlab|flex|\nlie|flex|c\n",
+            "matlab|flex\nlie|flex\nlie|flex|c\n",
             [
                 "there is no license ansys@flex",
                 "there is no license matlab@flex of cluster c",
