@@ -491,7 +491,7 @@ def test_every_job_on_resumed_nodes_ran_once(elastic: Elastic, jobs: Jobs) -> No
 
 
 def test_every_resumed_node_has_read_the_slurm_conf_of_slurmctld(elastic: Elastic) -> None:
-    """Asks slurmctld's log, because the hosts are gone: it counts when each node last registered."""
+    """Reads slurmctld's log, because the hosts are gone. The last registration of a node counts."""
     cluster = elastic.cluster
     reported = reported_as_different(elastic.ssh, elastic.plan, cluster.name)
     different = [
