@@ -650,8 +650,7 @@ ELASTIC = [
         ),
         (
             "ctl",
-            "scontrol update SuspendExcNodes=n1"
-            " && scontrol update NodeName=c2 State=POWER_DOWN",
+            "scontrol update SuspendExcNodes=n1 && scontrol update NodeName=c2 State=POWER_DOWN",
         ),
         "cloud: the slurm.conf that slurmd of c2 has read is not that of slurmctld",
     ),
