@@ -171,6 +171,25 @@ def accounts(scenario: Scenario) -> Table:
     return table
 
 
+def licenses(scenario: Scenario) -> Table:
+    """Return the licenses of slurmdbd that should exist, and those that each cluster may use."""
+    table: Table = {}
+    for name, resource in _accounting(scenario).resources.items():
+        for cluster in ("", *resource.clusters):
+            table[_license(name, resource.server, cluster),] = {}
+    return table
+
+
+def parse_licenses(text: str) -> Table:
+    """Read name, server and, if clusters are shown, cluster of `sacctmgr show resource`."""
+    rows = (line.split("|") for line in text.splitlines())
+    return {(_license(name, server, *cluster),): {} for name, server, *cluster in rows}
+
+
+def _license(name: str, server: str, cluster: str = "") -> str:
+    return f"{name}@{server}".lower() + (f" of cluster {cluster}" if cluster else "")
+
+
 def _coordinated(scenario: Scenario) -> dict[str, set[str]]:
     """Return the accounts of which sacctmgr shows each user as a coordinator.
 

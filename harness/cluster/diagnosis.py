@@ -1,6 +1,7 @@
 """Find possible reasons why a check failed.
 
-These are pending jobs, nodes out of service, reservations, and daemons that ended or logged errors.
+These are options in slurmctld's memory that are not those of slurm.conf, pending jobs, nodes out of
+service, reservations, and daemons that ended or logged errors.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from harness import slurm_options
+from harness import render, slurm_options
 from harness.cluster import logs, node_state, script_failures, slurm
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import HarnessError, WaitTimeout
 from harness.plan import Host, Plan
+from harness.slurmconf import drift
 from harness.ssh import Ssh
 
 # Seconds in which a cluster or host, and slurmctld for a node, must answer: few, because they may
@@ -75,15 +77,16 @@ set -f"""
 # whether slurmd was still writing to it (_forkexec_slurmstepd() in its req.c).
 _NO_SLURMSTEPD = re.compile("Unable to init slurmstepd|Can not read return code from slurmstepd")
 # Lines of a report that explain why commands and waits fail: about such a unit, statement or
-# program, a slurmstepd that does not start, a slurmd that cannot be reached, a statement that
-# MariaDB refused (Slurm's _mysql_query_internal() logs it), or a request that the provisioning API
-# did not answer.
+# program, an option that is different in slurmctld's memory, a slurmstepd that does not start, a
+# slurmd that cannot be reached, a statement that MariaDB refused (Slurm's _mysql_query_internal()
+# logs it), or a request that the provisioning API did not answer.
 _CAUSE = re.compile(
     r"^\S+: (?:\S+ is (?:\w+ \([\w-]+\)(?:: fatal: .*)?|stopped by a signal|frozen)$"
     r"|slurmd cannot start slurmstepd$"
     r"|MariaDB takes .*, Waiting for |\S+ of job \d+ has been running for )"
     r"|^\S+ logged: error: mysql_query failed: |^\S+ cannot reach slurmd of "
     r"|^\S+: slurm-(?:resume|suspend) \S+: "
+    r"|^\S+: \w+ is .*, slurm\.conf (?:has|leaves it at) "
 )
 # Seconds by which the clocks of a daemon and of the check may differ.
 _TOLERANCE = 2
@@ -130,9 +133,10 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
 def with_causes_first(message: str, lines: Sequence[str]) -> str:
     """Return a failure's message followed by what `of_failure` returned.
 
-    Daemons that do not run, statements that wait for a lock and programs that do not end come
-    before the message: commands then fail for that reason only.
+    Daemons that do not run, statements that wait for a lock, programs that do not end and options
+    that are different in memory come before the message: commands then fail for that reason only.
     """
+    lines = [line for line in lines if line not in message]
     causes = [line for line in lines if _CAUSE.search(line)]
     return "\n".join([*causes, message, *(line for line in lines if line not in causes)])
 
@@ -190,12 +194,21 @@ def _cluster_lines(cluster: SlurmCluster, plan: Plan) -> list[str]:
         for name in (own[:1] if waiting else ())
     ]
     return [
+        *_shortened([*_different_options(cluster, plan)]),
         *_unreached(cluster, plan, silent[:_MOST]),
         *_shortened(waiting),
         *_shortened(out_of_service),
         *_shortened(reserved),
         *hints,
     ]
+
+
+def _different_options(cluster: SlurmCluster, plan: Plan) -> Iterator[str]:
+    """Yield the options in slurmctld's memory that differ from the rendered slurm.conf."""
+    held = drift.printed(cluster.run("scontrol", "show", "config").stdout)
+    rendered = drift.read(render.slurm_conf(plan, cluster.name)).options
+    for difference in drift.config("slurm.conf", rendered, held):
+        yield f"{cluster.name}: {difference}"
 
 
 def _unreached(cluster: SlurmCluster, plan: Plan, nodes: Collection[str]) -> list[str]:

@@ -66,14 +66,28 @@ def different_users(cluster: SlurmCluster, plan: Plan) -> list[str]:
     ]
 
 
+def different_licenses(cluster: SlurmCluster, plan: Plan) -> list[str]:
+    """Return which of slurmdbd's licenses are missing, and which are not in the scenario."""
+    # With clusters, it leaves out licenses that no cluster may use.
+    text = show(cluster, "resource", "format=name,server")
+    text += show(cluster, "resource", "withclusters", "format=name,server,cluster")
+    seen = association_comparison.parse_licenses(text)
+    wanted = association_comparison.licenses(plan.scenario)
+    return association_comparison.differences(wanted, seen, "license")
+
+
 def test_associations_and_qos_match_the_scenario(
     clusters: dict[str, SlurmCluster], plan: Plan
 ) -> None:
-    """Fair share, limits, parent and QOS of each association on each cluster, and each QOS."""
+    """Fair share, limits, parent and QOS of each association on each cluster.
+
+    Also each QOS, and which licenses slurmdbd divides among clusters.
+    """
     problems = [
         text for cluster in clusters.values() for text in different_associations(cluster, plan)
     ]
     problems += different_qos(next(iter(clusters.values())), plan)
+    problems += different_licenses(next(iter(clusters.values())), plan)
     assert not problems, "\n".join(problems)
 
 

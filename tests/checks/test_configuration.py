@@ -85,7 +85,7 @@ def test_every_slurmd_has_read_the_slurm_conf_of_slurmctld(
     """Covers nodes that are always up, also if their file is right again."""
     wrong = []
     for name, cluster in clusters.items():
-        reported = _reported_as_different(ssh, plan, name)
+        reported = reported_as_different(ssh, plan, name)
         started = {node.name: node.slurmd_start or 0 for node in cluster.nodes()}
         hosts = {node: plan.host(host) for node, host in plan.hosts_of(name).items()}
         wrong += [
@@ -98,7 +98,7 @@ def test_every_slurmd_has_read_the_slurm_conf_of_slurmctld(
     assert not wrong, "\n".join(wrong)
 
 
-def _reported_as_different(ssh: Ssh, plan: Plan, cluster: str) -> dict[str, float]:
+def reported_as_different(ssh: Ssh, plan: Plan, cluster: str) -> dict[str, float]:
     """Return when slurmctld last logged that a node has a different slurm.conf.
 
     Only lines since slurmctld last read its own slurm.conf count.

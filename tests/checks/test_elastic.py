@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import Jobs, Powering, only
+from test_configuration import reported_as_different
 from test_nodes import users_script, wrong_users
 
 from harness import providers, slurm_options
@@ -489,3 +490,16 @@ def rooms(plan: Plan, cluster: str, cpus: int) -> list[tuple[str, int]]:
 def test_every_job_on_resumed_nodes_ran_once(elastic: Elastic, jobs: Jobs) -> None:
     elastic.wait_until_down()
     assert not job_trace.ran_twice(jobs.traces())
+
+
+def test_every_resumed_node_has_read_the_slurm_conf_of_slurmctld(elastic: Elastic) -> None:
+    """Reads slurmctld's log, because the hosts are gone. The last registration of a node counts."""
+    cluster = elastic.cluster
+    reported = reported_as_different(elastic.ssh, elastic.plan, cluster.name)
+    different = [
+        f"{cluster.name}: the slurm.conf that slurmd of {node.name} has read is not that of "
+        "slurmctld, which logged this when slurmd registered"
+        for node in cluster.nodes()
+        if node.name in elastic.nodes and reported.get(node.name, 0) > (node.slurmd_start or 0)
+    ]
+    assert not different, "\n".join(different)

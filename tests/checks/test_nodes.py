@@ -122,11 +122,16 @@ _SHARED_IDS = """for kind in passwd group; do
         { last = $3; names = $3 " " $1; more = 0 }
         END { if (more) print kind, names }'
 done"""
-# Prints the mode and owner of a directory, where it is, and an error if a user cannot write there.
-# An empty file needs no room.
+# Prints the mode and owner of a directory, where it is, and the directory because of which other
+# users cannot enter it, or "-". Then prints an error if a user cannot write there. An empty file
+# needs no room.
 _STAT_AND_WRITE = """
 stat -Lc '%a %U %G' {path} 2>&1
 realpath -m {path}
+runuser -u nobody -- sh -c '
+    closed=- at={path}
+    until [ $at = / ]; do [ -x $at ] || closed=$at; at=$(dirname $at); done
+    echo $closed'
 runuser -u {user} -- sh -c '
     file=$(mktemp -p {path}) && {{ head -c 65536 /dev/zero > $file; rm $file; }}' 2>&1
 echo end
@@ -231,11 +236,14 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
         wanted = dict.fromkeys(_SHARED_DIRECTORIES, "1777 root root") | {
             path: " ".join(facts) for path, *facts in rendered
         }
+        spool = _spool_directory(plan, name)
         wrong = []
         for path, answer in zip(writers, answers, strict=True):
-            actual, real_path, *refused = answer.splitlines()
+            actual, real_path, closed, *refused = answer.splitlines()
             if actual != wanted.get(path, actual):
                 wrong.append(f"{name}:{path} is {actual}, should be {wanted[path]}")
+            elif closed not in {"-", path} and path.startswith(spool):
+                wrong.append(f"{name}:{closed} keeps users from {path}, which has their scripts")
             # Machines, and images of users, may have reasons for links.
             if real_path != path and has_own_image(plan, name):
                 wrong.append(f"{name}:{path} is a symbolic link to {real_path}")
@@ -245,6 +253,13 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
     wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
+
+
+def _spool_directory(plan: Plan, name: str) -> str:
+    """Return SlurmdSpoolDir of a host, up to a pattern such as %n; a host may have none."""
+    cluster = plan.host(name).cluster
+    conf = plan.slurm_conf(cluster) if cluster else {}
+    return str(slurm_options.get(conf, "SlurmdSpoolDir") or "no directory").partition("%")[0]
 
 
 def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:
@@ -355,6 +370,16 @@ def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster], pl
         for reservation in current_reservations(cluster, plan)[1]
     ]
     assert not unexpected, "\n".join(unexpected)
+
+
+def test_no_trigger_runs_a_program(clusters: dict[str, SlurmCluster]) -> None:
+    """A trigger runs its program only later: when a node goes down, for example."""
+    triggers = [
+        f"{name}: a trigger runs {line.split()[-1]}: {' '.join(line.split())}"
+        for name, cluster in clusters.items()
+        for line in cluster.run("strigger", "--get", "--noheader").stdout.splitlines()
+    ]
+    assert not triggers, "\n".join(triggers)
 
 
 @pytest.mark.needs("backup_controllers")

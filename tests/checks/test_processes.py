@@ -1,4 +1,4 @@
-"""Every daemon's process still has what its systemd unit gave it: limits, priority, environment."""
+"""Every daemon's process still has what its systemd unit gave it, such as limits and umask."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ _PROPERTY_OF = {
 }
 # What a daemon lowers itself: munged writes no core file, which could have its key.
 _LOWERED = {("munge", "Max core file size")}
+# Daemons that set a umask of their own.
+_OWN_UMASK = {"munge", "mariadb"}
 # Variables that systemd sets (systemd.exec(5)), and those with which a slurmctld or slurmd that
 # reconfigures itself starts its successor.
 _OF_SYSTEMD = re.compile(
@@ -45,16 +47,19 @@ _PROPERTIES = ",".join(
         "Id",
         "Nice",
         "OOMScoreAdjust",
+        "UMask",
         "CPUSchedulingPolicy",
         "Environment",
         *(name for limit in _PROPERTY_OF.values() for name in (limit, f"{limit}Soft")),
     ]
 )
-# Prints the limits, score, groups and CPUs of systemd, then of the main process of each unit "$@".
+# Prints the limits, score, umask, groups and CPUs of systemd, then of the main process of each
+# unit "$@".
 _SCRIPT = f"""
 of() {{
     sed -n 's/^Max/limit Max/p' /proc/$1/limits
     echo oom=$(cat /proc/$1/oom_score_adj)
+    echo umask=$(sed -n 's/^Umask:.//p' /proc/$1/status)
     uid=$(sed -n 's/^Uid:.\\([0-9]*\\).*/\\1/p' /proc/$1/status)
     echo account=$(id -un $uid)
     echo groups=$(id -G $uid)
@@ -116,6 +121,9 @@ def _differences(printed: str, of_systemd: str, *, exact: bool) -> Iterator[str]
     # systemd in a container cannot lower the score.
     if int(facts["oom"]) > (most := max(int(facts["OOMScoreAdjust"]), int(systemd["oom"]))):
         yield f"{daemon} has OOM score adjustment {facts['oom']}, its unit has {most}"
+    # Files that Prolog and other programs make have it, too.
+    if daemon not in _OWN_UMASK and facts["umask"] != facts["UMask"]:
+        yield f"{daemon} has umask {facts['umask']}, its unit has {facts['UMask']}"
     if facts["policy"] != facts["CPUSchedulingPolicy"]:
         yield (
             f"{daemon} has CPU scheduling policy {facts['policy']} (sched(7)), its unit has "

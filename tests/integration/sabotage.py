@@ -642,6 +642,19 @@ ELASTIC = [
         ),
     ),
     Sabotage(
+        ("every_resumed_node_has_read",),
+        (
+            "ctl",
+            "scontrol update SuspendExcNodes=n1,c2 && srun --nodelist=c2 sh -c"
+            f" 'echo KillWait=31 >> {CONF} && systemctl restart slurmd'",
+        ),
+        (
+            "ctl",
+            "scontrol update SuspendExcNodes=n1 && scontrol update NodeName=c2 State=POWER_DOWN",
+        ),
+        "cloud: the slurm.conf that slurmd of c2 has read is not that of slurmctld",
+    ),
+    Sabotage(
         ("every_directory",),
         ("ctl", "chown root:root /var/log/slurm/power.log"),
         ("ctl", "chown slurm:slurm /var/log/slurm/power.log"),

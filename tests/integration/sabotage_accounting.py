@@ -137,6 +137,12 @@ FEDERATION = [
         ),
         changed(
             _TREE,
+            "add resource name=lie server=flex count=1 type=license",
+            "delete resource name=lie",
+            "the scenario has no license lie@flex",
+        ),
+        changed(
+            _TREE,
             "modify user alice where cluster=aws set qos=normal",
             "modify user alice where cluster=aws set qos=normal,urgent",
             "aws: QOS of association of user alice in account physics is normal, should be"

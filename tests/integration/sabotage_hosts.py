@@ -11,6 +11,7 @@ from sabotage import (
     at_once,
     drop_in,
     on_single,
+    stale,
     wrapper,
 )
 
@@ -19,6 +20,7 @@ FREEZE = "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.freeze"
 OF_ALL_UNITS = "/etc/systemd/system/service.d"
 SPOOL = "/var/lib/slurm/slurmd"
 STATE = "/var/lib/slurm/slurmctld"
+LOG = "/var/log/slurm/slurmd.log"
 
 
 def on_host(check: str, host: str, do: str, undo: str, message: str) -> Sabotage:
@@ -159,13 +161,21 @@ SINGLE_NODE = [
             "single:/etc/slurm can be written by everyone",
         ),
     ),
-    on_single(
-        "started_without_an_error",
-        f"systemctl stop slurmctld && mv {STATE} /root/state"
-        f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld",
-        f"systemctl stop slurmctld && rm -r {STATE} && mv /root/state {STATE}"
-        " && systemctl start slurmctld",
-        "single: slurmctld started without the jobs of its cluster",
+    at_once(
+        on_single(
+            "started_without_an_error",
+            f"systemctl stop slurmctld && mv {STATE} /root/state"
+            f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld",
+            f"systemctl stop slurmctld && rm -r {STATE} && mv /root/state {STATE}"
+            " && systemctl start slurmctld",
+            "single: slurmctld started without the jobs of its cluster",
+        ),
+        on_single(
+            "started_without_an_error",
+            f"mv {LOG} {LOG}.1",
+            f"mv {LOG}.1 {LOG}",
+            f"single: slurmd still writes to {LOG}.1, not to {LOG}: ",
+        ),
     ),
     on_single(
         "devices_that_programs_expect",
@@ -241,6 +251,12 @@ FEDERATION = [
             "systemctl set-environment LD_PRELOAD=libm.so.6 && systemctl restart slurmd",
             "systemctl unset-environment LD_PRELOAD && systemctl restart slurmd",
             "aws4: slurmd has LD_PRELOAD in its environment, which its unit does not set",
+        ),
+        on_host(
+            "limits_priority_and_environment",
+            "onprem2",
+            *stale("slurmd", "UMask=0077"),
+            "onprem2: slurmd has umask 0077, its unit has 0022",
         ),
         on_host(
             "limits_priority_and_environment",
@@ -323,6 +339,13 @@ FEDERATION = [
             f"chmod 0700 {SPOOL}",
             f"chmod 0755 {SPOOL}",
             f"aws3:{SPOOL} is 700 root root, should be 755 root root",
+        ),
+        on_host(
+            "every_directory",
+            "aws1",
+            "chmod 0750 /var/lib/slurm",
+            "chmod 0755 /var/lib/slurm",
+            f"aws1:/var/lib/slurm keeps users from {SPOOL}",
         ),
         on_host(
             "every_directory",
@@ -417,6 +440,20 @@ FEDERATION = [
             *reserved("onprem2", "now+1hour"),
             "on-prem: reservation theirs of onprem2 for bob",
         ),
+    ),
+    on_host(
+        "munge_credential_of_every_host",
+        "aws4",
+        "chmod 0700 /run/munge",
+        "chmod 0755 /run/munge",
+        "aws4: munge as alice: munge: Error: ",
+    ),
+    on_host(
+        "no_trigger",
+        "aws-ctl",
+        "runuser -u slurm -- strigger --set --node=aws1 --down --program=/bin/true",
+        "runuser -u slurm -- strigger --clear --user=slurm",
+        "aws: a trigger runs /bin/true: ",
     ),
     on_host(
         "every_node_takes_jobs", "aws-ctl", *in_maintenance("aws4"), "aws: aws4 IDLE+MAINTENANCE"

@@ -69,3 +69,10 @@ def test_start_of_a_job_that_is_cancelled_meanwhile_is_expected(
         any(re.search(pattern, text) for pattern in log_checks.HARMLESS) for text in (line, other)
     ]
     assert found == [True, False]
+
+
+def test_log_that_was_rotated_without_the_daemon_is_noticed(host_checks: ModuleType) -> None:
+    (problem,) = host_checks.rotated("/log", ["/log.1 (deleted)"])
+    assert problem.startswith("still writes to /log.1 (deleted), not to /log: ")
+    assert [*host_checks.rotated("/log", ["/log", "/log.1"])] == []
+    assert [*host_checks.rotated("/log", [])] == []

@@ -171,6 +171,32 @@ def test_qos_has_its_options_and_the_defaults() -> None:
     assert association_comparison.qos(SCENARIO)["normal",]["Priority"] == 0
 
 
+@pytest.mark.parametrize(
+    ("shown", "differences"),
+    [
+        ("matlab|flex\nansys|flex\nmatlab|flex|c\n", []),
+        (
+            "matlab|flex\nlie|flex\nlie|flex|c\n",
+            [
+                "there is no license ansys@flex",
+                "there is no license matlab@flex of cluster c",
+                "the scenario has no license lie@flex",
+                "the scenario has no license lie@flex of cluster c",
+            ],
+        ),
+    ],
+)
+def test_licenses_are_those_of_the_scenario(shown: str, differences: list[str]) -> None:
+    data = SCENARIO.model_dump(exclude_unset=True)
+    data["accounting"]["resources"] = {
+        "matlab": {"server": "flex", "count": 20, "clusters": {"c": 50}},
+        "ansys": {"server": "flex", "count": 5},
+    }
+    wanted = association_comparison.licenses(Scenario.model_validate(data))
+    seen = association_comparison.parse_licenses(shown)
+    assert association_comparison.differences(wanted, seen, "license") == differences
+
+
 def test_users_without_an_account_are_unknown_and_others_have_no_rights() -> None:
     assert association_comparison.users(SCENARIO) == {
         ("root",): {"DefaultAccount": "root", "AdminLevel": "administrator", "Coordinators": set()},

@@ -20,7 +20,7 @@ class Controller(Ssh):
     """A host whose Slurm commands print what the test says; any other command times out."""
 
     def __init__(self, **answers: str) -> None:
-        self.answers = answers
+        self.answers = {"show config": ""} | answers
 
     def run(self, host: str, command: Any, **_: Any) -> Result:
         words = " ".join(command)
@@ -54,6 +54,18 @@ def test_what_keeps_jobs_from_running_is_shown() -> None:
         "single: reservation theirs of single for bob from 1970-01-01 00:00 UTC to 1970-01-01"
         " 00:01 UTC",
     ]
+
+
+def test_option_that_is_different_in_memory_comes_first_and_once() -> None:
+    config = "Configuration data as of now\nKillWait = 9 sec\nSuspendExcNodes = c1\n"
+    kill, suspend = (
+        "single: KillWait is 9 sec, slurm.conf leaves it at 30",
+        "single: SuspendExcNodes is c1, slurm.conf leaves it at none",
+    )
+    lines = seen(squeue="", node="", reservation="", tail="+0000\n", **{"show config": config})
+    assert {*lines} == {kill, suspend}
+    message = f"timed out\n{kill}"
+    assert diagnosis.with_causes_first(message, lines) == f"{suspend}\n{message}"
 
 
 def test_errors_that_daemons_logged_meanwhile_are_shown_once() -> None:
