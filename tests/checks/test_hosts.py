@@ -344,7 +344,7 @@ def rotated(path: str, open_files: Collection[str]) -> Iterator[str]:
     Each slurmstepd opens the log by its name, so it may have recent lines all the same.
     """
     if path not in open_files:
-        for file in open_files:
+        for file in (file for file in open_files if file.startswith(path)):
             yield (
                 f"still writes to {file}, not to {path}: "
                 "the log was rotated without a signal to the daemon"
