@@ -434,14 +434,11 @@ def read(events: Iterable[Mapping[str, Any]], plan: Plan) -> History:
 
 def _add(history: History, kind: str, event: Mapping[str, Any]) -> None:
     """Add an event to a history; ValueError for missing or wrong fields and unknown clusters."""
-    named = (
-        [str(event["cluster"])]
-        if kind in {"submission", "trace", "record"} and event.get("cluster")
-        else []
-    )
+    of_cluster = kind in {"submission", "trace", "record"} and "cluster" in event
+    named = [str(event["cluster"])] if of_cluster else []
     named += [event["seen_by"]] if kind in {"queue", "usage"} else []
     if unknown := [name for name in named if name not in history.plan.scenario.clusters]:
-        raise ValueError(f"the scenario has no cluster {unknown[0]}")
+        raise ValueError(f'the scenario has no cluster "{unknown[0]}"')
     if kind == "submission":
         history.submissions.append(_make(Submission, event))
     elif kind == "fault":

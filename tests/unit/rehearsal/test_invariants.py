@@ -873,3 +873,11 @@ def test_submission_that_an_older_version_recorded_is_read() -> None:
     event["asked"] = event.pop("submitted")
     begin, end = ({"kind": "rehearsal", "action": action} for action in ("begin", "end"))
     assert invariants.read([begin, event, end], PLAN).submissions == [submission]
+
+
+@pytest.mark.parametrize("name", ["", "nowhere"])
+def test_submission_to_an_unknown_cluster_is_refused(name: str) -> None:
+    event = {"kind": "submission", **asdict(good().submissions[0]), "cluster": name}
+    begin = {"kind": "rehearsal", "action": "begin"}
+    with pytest.raises(CannotVerify, match=f'event 2, submission: .* no cluster "{name}"'):
+        invariants.read([begin, event], PLAN)
