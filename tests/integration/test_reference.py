@@ -201,8 +201,8 @@ def differences(release: str, given: Iterable[reference.Case], directory: Path) 
             continue
         if verdict.started != (not fatal) and (series, case.name) not in KNOWN_DIFFERENCES:
             found.append(
-                f"{case.name}: {case.daemon} {cell[0]} ({verdict.fatal}), check says"
-                f" {fatal or 'no fatal'}"
+                f"{case.name}: {case.daemon} {cell[0]} ({verdict.fatal}, exit code"
+                f" {verdict.exit_code}), check says {fatal or 'no fatal'}"
             )
         if verdict.started and case.daemon != "slurmd":
             found += [f"{case.name}: {one}" for one in log_differences(release, verdict, reported)]

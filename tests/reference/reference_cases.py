@@ -937,8 +937,8 @@ LOGGED |= options(
     "PreemptParameters=reorder_count=-1\nPrologFlags=Serial,RunInJob\n"
     "PartitionName=q Nodes=n1 ExclusiveUser=yes ExclusiveTopo=yes\nHttpParserType=odd\n"
     "UrlParserType=libhttp_parser",
-    f"{_SAVING}SlurmctldParameters=power_save_interval=-1\nSuspendRate=60001",
-    f"{_SAVING}SlurmctldParameters=power_save_interval=65537\nResumeRate=60001",
+    f"{_SAVING}SlurmctldParameters=power_save_interval=-1\nSuspendRate=60000",
+    f"{_SAVING}SlurmctldParameters=power_save_interval=65537\nResumeRate=60000",
     "SuspendTime=INFINITE",
     "SuspendTime=4294967295",
     "DownNodes=n1 State=CLOUD",

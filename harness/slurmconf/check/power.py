@@ -107,7 +107,11 @@ def _power_saving(source: Source) -> Iterator[Finding]:
 
 
 def _rates(source: Source) -> Iterator[Finding]:
-    """Yield rates and intervals with which power saving is off: _init_power_config."""
+    """Yield rates and intervals with which power saving is off: _init_power_config.
+
+    Since 26.05, slurmctld goes on with a rate that is too high, and soon ends with SIGFPE:
+    _rl_get_tokens divides by MAX_NODE_RATE / rate, which is 0.
+    """
     if not source.release.checks_power_saving or not reads_exclusions(source):
         return
     rates = [grammar.number_of(source, key) for key in ("suspendrate", "resumerate")]
@@ -124,8 +128,12 @@ def _rates(source: Source) -> Iterator[Finding]:
             break
     for key, rate in zip(("suspendrate", "resumerate"), rates, strict=True):
         if rate is not None and rate > _HIGHEST_RATE:
-            message = f"cannot be more than {_HIGHEST_RATE}; power saving is off"
-            yield source.find(source.settings[key], ERROR, "value", message)
+            ends = source.release.checks_power_saving == "always"
+            severity, effect = (
+                (FATAL, "slurmctld divides by zero") if ends else (ERROR, "power saving is off")
+            )
+            message = f"cannot be more than {_HIGHEST_RATE}; {effect}"
+            yield source.find(source.settings[key], severity, "value", message)
 
 
 def reads_exclusions(source: Source) -> bool:

@@ -129,6 +129,8 @@ def test_plugin_names_are_read_as_each_release_reads_them(
         ("SlurmctldParameters=threadpool=odd", ALL, since("26.05")),
         ("SlurmctldParameters=threadpool=Disabled", ALL, frozenset()),
         ("SlurmctldParameters=threadpool_preserve=2049", ALL, since("26.05")),
+        ("SuspendRate=60001", ALL, since("26.05")),  # slurmctld divides by 0
+        ("SuspendRate=60000\nResumeRate=60000", ALL, frozenset()),
     ],
 )
 def test_numbers_are_read_as_each_release_reads_them(
