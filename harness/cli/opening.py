@@ -87,7 +87,7 @@ def find_host(run: OpenRun, name: str) -> Host:
             return host
     raise UsageError(
         f"no host {name} in {run.directory.id}",
-        hint=f"hosts: {', '.join(host.name for host in run.plan.hosts)}",
+        hint=f"its hosts are {', '.join(host.name for host in run.plan.hosts)}",
     )
 
 
