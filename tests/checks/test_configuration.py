@@ -89,13 +89,20 @@ def test_every_slurmd_has_read_the_slurm_conf_of_slurmctld(
         started = {node.name: node.slurmd_start or 0 for node in cluster.nodes()}
         hosts = {node: plan.host(host) for node, host in plan.hosts_of(name).items()}
         wrong += [
-            f"{name}: the slurm.conf that slurmd of {node} has read is not that of slurmctld, "
-            "which logged this when slurmd registered"
+            has_read_another(name, node)
             for node in sorted(reported.keys() & hosts.keys() & started.keys())
             if hosts[node].provision == "static"
             and reported[node] > max([started[node], *_slurmd_reads(ssh, plan, hosts[node], node)])
         ]
     assert not wrong, "\n".join(wrong)
+
+
+def has_read_another(cluster: str, node: str) -> str:
+    """Return that the slurmd of a node has read a different slurm.conf."""
+    return (
+        f"{cluster}: the slurm.conf that slurmd of {node} has read is not that of slurmctld, "
+        "which logged this when slurmd registered"
+    )
 
 
 def reported_as_different(ssh: Ssh, plan: Plan, cluster: str) -> dict[str, float]:

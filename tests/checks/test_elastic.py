@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import Jobs, Powering, only
-from test_configuration import reported_as_different
+from test_configuration import has_read_another, reported_as_different
 from test_nodes import users_script, wrong_users
 
 from harness import providers, slurm_options
@@ -497,8 +497,7 @@ def test_every_resumed_node_has_read_the_slurm_conf_of_slurmctld(elastic: Elasti
     cluster = elastic.cluster
     reported = reported_as_different(elastic.ssh, elastic.plan, cluster.name)
     different = [
-        f"{cluster.name}: the slurm.conf that slurmd of {node.name} has read is not that of "
-        "slurmctld, which logged this when slurmd registered"
+        has_read_another(cluster.name, node.name)
         for node in cluster.nodes()
         if node.name in elastic.nodes and reported.get(node.name, 0) > (node.slurmd_start or 0)
     ]

@@ -312,10 +312,7 @@ def test_every_slurm_daemon_started_without_an_error_or_warning(
             f"[ ! -e {log} ] || cat {log}"
         )
         started, zone, open_files, *lines = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
-        moved = [
-            f"{name}: {daemon} {how}"
-            for how in rotated(path, [*filter(None, open_files.split("|"))])
-        ]
+        moved = [f"{name}: {daemon} {how}" for how in rotated(path, open_files.split("|"))]
         if not lines and not moved and not quiet(plan, name, daemon):
             moved.append(f"{name}: {daemon} logged nothing to {path}")
         end = timeline.end_of_start(events, float(started))
@@ -343,8 +340,9 @@ def rotated(path: str, open_files: Collection[str]) -> Iterator[str]:
 
     Each slurmstepd opens the log by its name, so it may have recent lines all the same.
     """
-    if path not in open_files:
-        for file in (file for file in open_files if file.startswith(path)):
+    logs_of_daemon = [file for file in open_files if file.startswith(path)]
+    if path not in logs_of_daemon:
+        for file in logs_of_daemon:
             yield (
                 f"still writes to {file}, not to {path}: "
                 "the log was rotated without a signal to the daemon"

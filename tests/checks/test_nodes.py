@@ -122,20 +122,21 @@ _SHARED_IDS = """for kind in passwd group; do
         { last = $3; names = $3 " " $1; more = 0 }
         END { if (more) print kind, names }'
 done"""
-# Prints the mode and owner of a directory, where it is, and the directory because of which other
-# users cannot enter it, or "-". Then prints an error if a user cannot write there. An empty file
-# needs no room.
+# Prints the mode and owner of a directory, where it is, and what `closed` prints. Then prints an
+# error if a user cannot write there. An empty file needs no room.
 _STAT_AND_WRITE = """
 stat -Lc '%a %U %G' {path} 2>&1
 realpath -m {path}
-runuser -u nobody -- sh -c '
-    closed=- at={path}
-    until [ $at = / ]; do [ -x $at ] || closed=$at; at=$(dirname $at); done
-    echo $closed'
+{closed}
 runuser -u {user} -- sh -c '
     file=$(mktemp -p {path}) && {{ head -c 65536 /dev/zero > $file; rm $file; }}' 2>&1
 echo end
 """
+# Prints the directory because of which other users cannot enter a directory, or "-".
+_CLOSED = """runuser -u nobody -- sh -c '
+    closed=- at={path}
+    until [ $at = / ]; do [ -x $at ] || closed=$at; at=$(dirname $at); done
+    echo $closed'"""
 
 
 @pytest.mark.needs("users")
@@ -226,23 +227,25 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
             ask = ["mariadb", "--batch", "--skip-column-names", "--execute", "select @@datadir"]
             if directory := ssh.run(name, ask, check=False).stdout.strip():
                 writers[directory.rstrip("/")] = "mysql"
+        spool = _spool_directory(plan, name)
         script = "".join(
-            map(
-                _STAT_AND_WRITE.format_map,
-                ({"path": path, "user": writers[path]} for path in writers),
+            _STAT_AND_WRITE.format(
+                path=path,
+                user=writer,
+                closed=_CLOSED.format(path=path) if spool and path.startswith(spool) else "echo -",
             )
+            for path, writer in writers.items()
         )
         *answers, _ = ssh.run(name, ["sh", "-c", script]).stdout.split("\nend\n")
         wanted = dict.fromkeys(_SHARED_DIRECTORIES, "1777 root root") | {
             path: " ".join(facts) for path, *facts in rendered
         }
-        spool = _spool_directory(plan, name)
         wrong = []
         for path, answer in zip(writers, answers, strict=True):
             actual, real_path, closed, *refused = answer.splitlines()
             if actual != wanted.get(path, actual):
                 wrong.append(f"{name}:{path} is {actual}, should be {wanted[path]}")
-            elif closed not in {"-", path} and path.startswith(spool):
+            elif closed not in {"-", path}:
                 wrong.append(f"{name}:{closed} keeps users from {path}, which has their scripts")
             # Machines, and images of users, may have reasons for links.
             if real_path != path and has_own_image(plan, name):
@@ -256,10 +259,10 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
 
 
 def _spool_directory(plan: Plan, name: str) -> str:
-    """Return SlurmdSpoolDir of a host, up to a pattern such as %n; a host may have none."""
+    """Return SlurmdSpoolDir of a host, up to a pattern such as %n, or "" if it has none."""
     cluster = plan.host(name).cluster
     conf = plan.slurm_conf(cluster) if cluster else {}
-    return str(slurm_options.get(conf, "SlurmdSpoolDir") or "no directory").partition("%")[0]
+    return str(slurm_options.get(conf, "SlurmdSpoolDir") or "").partition("%")[0]
 
 
 def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:

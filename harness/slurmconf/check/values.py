@@ -865,11 +865,12 @@ def wrong_database(
 def host_and_port(source: Source, host: str, other: str, port: str) -> Iterator[Finding]:
     """Yield a port after the name of a host: no host has such a name, so the daemon waits for it.
 
-    `host`, `other` and `port` are the options for the host, a host in its place, and its port.
+    `host`, `other` and `port` are the options for the host, a host in its place, and its port;
+    the first two are keys of settings.
     """
     setting = source.settings.get(host)
     found = re.fullmatch(r"[^:,\s]+:(\d+)", setting.value) if setting else None
-    if setting and found and other.lower() not in source.settings:
+    if setting and found and other not in source.settings:
         message = f'"{setting.value}" is not the name of a host, and never answers'
         yield source.find(setting, FATAL, "value", message, f"{port}={found[1]}")
 
