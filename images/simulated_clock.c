@@ -3,7 +3,9 @@
  * simulation share, and that runs at a rate which can change at any time.
  *
  * The clock is a page of a file, SIMULATED_CLOCK, which harness/simulation/host_side.py writes:
- * simulated time = start + (CLOCK_MONOTONIC - began) * rate. All times are in nanoseconds.
+ * simulated time = start + (CLOCK_MONOTONIC - began) * rate. All times are in nanoseconds. From
+ * `expires` on, the rate is 1: if the program that changes the rate gets no CPU, the clock does not
+ * run far in the meantime.
  *
  * A call that waits until a simulated time first waits as long as it would take at the highest
  * rate, `top`, and then looks again. So nothing waits too long when the rate rises, and at the
@@ -38,7 +40,7 @@ struct page {
     _Atomic uint32_t sequence; /* odd while the page is being written */
     uint32_t unused;
     double rate, top;
-    int64_t began, realtime, monotonic;
+    int64_t began, expires, realtime, monotonic;
 };
 
 static struct page *page;
@@ -120,11 +122,13 @@ static int64_t now(int monotonic, double *top)
         uint32_t sequence = atomic_load_explicit(&page->sequence, memory_order_acquire);
         if (!(sequence & 1)) {
             double rate = page->rate;
-            int64_t began = page->began;
+            int64_t passed = real_now() - page->began;
+            int64_t valid = page->expires - page->began;
+            int64_t fast = passed < valid ? passed : valid;
             int64_t base = monotonic ? page->monotonic : page->realtime;
             if (top)
                 *top = page->top;
-            int64_t time = base + (int64_t)((double)(real_now() - began) * rate);
+            int64_t time = base + (int64_t)((double)fast * rate) + passed - fast;
             atomic_thread_fence(memory_order_acquire);
             if (atomic_load_explicit(&page->sequence, memory_order_relaxed) == sequence)
                 return time;

@@ -39,9 +39,11 @@ _CLOCK = f"{HOME}/clock"
 _LIBRARY = "/usr/local/lib/slurm-harness/simulated_clock.so"
 _UNITS = ("slurmctld", "slurmdbd", "slurmd", "slurmd@")
 _DROP_IN = "simulated-clock.conf"
-# See images/simulated_clock.c: sequence, unused, rate, top; began, realtime, monotonic.
-_PAGE = struct.Struct("<IIddqqq")
+# See images/simulated_clock.c: sequence, unused, rate, top; began, expires, realtime, monotonic.
+_PAGE = struct.Struct("<IIddqqqq")
 _SECOND = 10**9
+# When a rate expires that holds until it is changed, in nanoseconds.
+_NEVER = 2**62
 # How often progress is reported and the job queue is read, in real seconds.
 _REPORT_EVERY = 1.0
 _SUBMITTERS = 4
@@ -56,10 +58,8 @@ _REST = 0.02
 # In real seconds: the time constant of the load that the governor sees, and when an answer is slow.
 _RECENT = 0.1
 _SLOW_ANSWER = 0.2
-# The most simulated seconds that may pass until the governor looks again, and for how many real
-# seconds it remembers how late it looked.
+# After this many simulated seconds without a look of the governor, the rate falls to 1.
 _FARTHEST = 0.6
-_DELAYS = 1.0
 # Reasons of pending jobs that do not go away with time: squeue(1), JOB REASON CODES.
 _FOREVER = {
     "DependencyNeverSatisfied",
@@ -83,31 +83,37 @@ class Clock:
             access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
             self._page = mmap.mmap(file.fileno(), _PAGE.size, access=access)
         self._lock = threading.Lock()
-        self._facts: tuple[int, int, float, float, int, int, int]
+        self._facts: tuple[int, int, float, float, int, int, int, int]
         self._facts = _PAGE.unpack_from(self._page)
-
-    @property
-    def rate(self) -> float:
-        """Simulated seconds per second."""
-        return self._facts[2]
 
     def now(self) -> float:
         """Return the simulated time in seconds since 1970."""
         with self._lock:
-            _, _, rate, _, began, realtime, _ = self._facts
-            return (realtime + (time.monotonic_ns() - began) * rate) / _SECOND
+            return (self._facts[6] + self._passed(time.monotonic_ns())) / _SECOND
 
-    def set_rate(self, rate: float) -> None:
-        """Change the rate for all processes; the clock neither stops nor jumps."""
+    def set_rate(self, rate: float, expires: int = _NEVER) -> None:
+        """Set the rate for all processes; the clock neither stops nor jumps.
+
+        When CLOCK_MONOTONIC is `expires`, in nanoseconds, the rate falls to 1.
+        """
         with self._lock:
-            sequence, _, before, top, began, realtime, monotonic = self._facts
+            sequence, _, _, top, _, _, realtime, monotonic = self._facts
             # While the sequence is odd, others wait: no process sees time go backwards.
             struct.pack_into("<I", self._page, 0, sequence + 1)
             now = time.monotonic_ns()
-            passed = int((now - began) * before)
-            self._facts = (sequence + 2, 0, rate, top, now, realtime + passed, monotonic + passed)
+            passed = self._passed(now)
+            self._facts = (
+                *(sequence + 2, 0, rate, top),
+                *(now, expires, realtime + passed, monotonic + passed),
+            )
             _PAGE.pack_into(self._page, 0, sequence + 1, *self._facts[1:])
             struct.pack_into("<I", self._page, 0, sequence + 2)
+
+    def _passed(self, now: int) -> int:
+        """Return how much simulated time has passed since the rate was set."""
+        _, _, rate, _, began, expires, _, _ = self._facts
+        fast = min(now, expires) - began
+        return int(fast * rate) + now - began - fast
 
 
 def facts() -> dict[str, Any]:
@@ -128,7 +134,7 @@ def make_clock(epoch: int, rate: float, top: float) -> None:
     os.chmod(HOME, 0o755)
     with open(f"{_CLOCK}.new", "wb") as file:
         now = time.monotonic_ns()
-        file.write(_PAGE.pack(0, 0, rate, top, now, epoch, now))
+        file.write(_PAGE.pack(0, 0, rate, top, now, _NEVER, epoch, now))
     os.chmod(f"{_CLOCK}.new", 0o644)
     os.rename(f"{_CLOCK}.new", _CLOCK)
 
@@ -211,17 +217,25 @@ class Governor:
         self.next_event = 0.0
         self.submitting: dict[str, float] = {}
         self.ending: dict[int, float] = {}
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._govern, daemon=True)
 
     def start(self) -> None:
         """Begin to govern, in the background."""
         if self.low < self.top:
-            threading.Thread(target=self._govern, daemon=True).start()
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Let the clock run at `low` from now on."""
+        if self.low < self.top:
+            self._stopped.set()
+            self._thread.join()
+            self.clock.set_rate(self.low)
 
     def _govern(self) -> None:
         before, (usage, waiting) = time.monotonic(), self._cpu_times()
-        busy_until, recent_usage, recent_waiting, longest = before, 0.0, 0.0, 0.0
-        while True:
-            time.sleep(_LOOK_EVERY)
+        busy_until, recent_usage, recent_waiting = before, 0.0, 0.0
+        while not self._stopped.wait(_LOOK_EVERY):
             moment, (usage_now, waiting_now) = time.monotonic(), self._cpu_times()
             passed = moment - before
             decay = math.exp(-passed / _RECENT)
@@ -243,10 +257,7 @@ class Governor:
             if moment - min(unanswered, default=moment) > _SLOW_ANSWER:
                 rate = 1.0
             # If this process gets its CPU late, the clock must not run far in the meantime.
-            longest = max(passed, longest * math.exp(-passed / _DELAYS))
-            rate = max(1.0, min(rate, float(int(_FARTHEST / longest))))
-            if rate != self.clock.rate:
-                self.clock.set_rate(rate)
+            self.clock.set_rate(rate, time.monotonic_ns() + int(_FARTHEST / rate * _SECOND))
 
     def _cpu_times(self) -> tuple[int, int]:
         """Return for how many microseconds this host has computed, and waited for a CPU."""
@@ -348,6 +359,7 @@ class Driver:
             self.todo.put(None)
         for thread in threads:
             thread.join()
+        self.governor.stop()
         self._report("progress", **self._progress())
         facts = {"refused": self.refused, "held": self.held, "due": self.due}
         self._report("end", end=self.clock.now(), suspensions=self.suspensions, **facts)

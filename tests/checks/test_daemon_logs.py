@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import everywhere
-from test_hosts import PEER_ENDED, complaints, daemons_with_logs, is_known
+from test_hosts import CLIENT_ENDED, PEER_ENDED, complaints, daemons_with_logs, is_known
 
 from harness.plan import Plan
 from harness.report import timeline
@@ -28,6 +28,7 @@ MOMENT = 2
 # Errors that daemons log although nothing is wrong, and why they cannot be avoided.
 HARMLESS = (
     PEER_ENDED,
+    CLIENT_ENDED,
     # slurmd queries a slurmstepd that is just starting or ending.
     r"stepd_connect to StepId=\S+ failed: No such file",
     # The machine is busy; checks notice missing answers.

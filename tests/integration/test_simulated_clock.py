@@ -50,9 +50,8 @@ def waits(
     run: OpenRun, rate: float, top: float, *, changes: bool
 ) -> dict[str, tuple[float, float, float]]:
     """Return the simulated seconds of each wait, at least and at most, and the real ones."""
-    source = inspect.getsource(host_side).partition('if __name__ == "__main__":')[0]
     facts = {"rate": rate, "top": top, "waits": WAITS.read_text(), "changes": changes}
-    program = source + PROGRAM.format(**facts)
+    program = source_of_host_side() + PROGRAM.format(**facts)
     answer = run.ssh.run(run.plan.hosts[0].name, ["python3", "-"], stdin=program, timeout=600)
     return {name: tuple(times) for name, times in json.loads(answer.stdout).items()}
 
@@ -73,8 +72,34 @@ def test_waits_follow_a_rate_that_changes(host: OpenRun) -> None:
         assert real < WAIT / 2, name
 
 
+def test_a_rate_that_nobody_renews_expires(host: OpenRun) -> None:
+    """So a simulation whose driver gets no CPU does not run far in the meantime."""
+    program = """
+make_clock(1_900_000_000 * _SECOND, 1, 100)
+clock = Clock(writable=True)
+began, before = time.monotonic(), clock.now()
+clock.set_rate(100, time.monotonic_ns() + _SECOND // 10)
+time.sleep(1)
+difference = skew()
+passed = clock.now() - before
+print(json.dumps([difference, passed, time.monotonic() - began]))
+"""
+    answer = host.ssh.run(
+        host.plan.hosts[0].name, ["python3", "-"], stdin=source_of_host_side() + program
+    )
+    difference, simulated, real = json.loads(answer.stdout)
+    assert difference == 0
+    assert 10 <= simulated <= 10 + real
+
+
 def test_a_process_sees_the_shared_clock(host: OpenRun) -> None:
-    source = inspect.getsource(host_side).partition('if __name__ == "__main__":')[0]
-    program = f"{source}\nmake_clock(1_900_000_000 * _SECOND, 50, 50)\nprint(skew())"
-    answer = host.ssh.run(host.plan.hosts[0].name, ["python3", "-"], stdin=program)
+    program = "make_clock(1_900_000_000 * _SECOND, 50, 50)\nprint(skew())"
+    answer = host.ssh.run(
+        host.plan.hosts[0].name, ["python3", "-"], stdin=source_of_host_side() + program
+    )
     assert float(answer.stdout) == 0
+
+
+def source_of_host_side() -> str:
+    """Return the program that runs on hosts, without its main function's call."""
+    return inspect.getsource(host_side).partition('if __name__ == "__main__":')[0] + "\n"

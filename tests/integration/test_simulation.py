@@ -136,6 +136,8 @@ def write(path: Path, *rows: str) -> None:
 
 
 def by_name(simulation: Simulation) -> dict[str, JobOutcome]:
+    """Return the jobs of a simulation, which must have kept time: others show nothing."""
+    assert not simulation.quality.problems
     return {job.trace_id: job for job in simulation.jobs}
 
 
