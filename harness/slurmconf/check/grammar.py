@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from harness import releases
 from harness.parsing.conf import Line
@@ -119,6 +120,7 @@ def _is_out_of_range(value: str) -> bool:
     return "inf" not in text and (size > _MOST_FLOAT or too_small)
 
 
+@lru_cache(maxsize=4096)
 def number(kind: str, value: str) -> int | None:
     """Return the number that s_p_handle_uint16 and its like read; None if it is not one.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from harness.parsing import c_numbers
 
@@ -13,6 +14,7 @@ NO_VALUE = -2  # NO_VAL in 32 bits with a sign
 NO_TIME = "is not a time such as 7-0 or 12:00:00"
 
 
+@lru_cache(maxsize=4096)
 def seconds(value: str) -> int | None:
     """Return the seconds of a time, calculated with 32 bits; None if it is not a time.
 
