@@ -36,7 +36,7 @@ test-source: setup  ## tests of the Slurm in SOURCE (a tarball, or a directory o
 
 fuzz-check: setup  ## configurations, changed at random, about which check and the daemons disagree
 	$(BIN)/python tests/reference/fuzz_check.py $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS)) $(if $(GRID),--grid)
+		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS)) $(if $(GRID),--grid) $(if $(DAEMON),--daemon $(DAEMON))
 
 check: setup  ## what needs no daemons: lint, types, import layers, unit tests
 	$(BIN)/ruff check .

@@ -46,7 +46,20 @@ _DISAGREE = {
     ("starts", "crash"),
     ("refuses", "crash"),
 }
-_SMALL = {"slurmctld": reference_cases.BASE, "slurmdbd": reference_cases.SLURMDBD}
+_SMALL = {
+    "slurmctld": reference_cases.BASE,
+    "slurmdbd": reference_cases.SLURMDBD,
+    "slurmd": reference_cases.with_slurmd()["slurm.conf"],
+}
+# What keeps slurmd from starting in the container, which lacks cgroups and starts it as root, and
+# what takes its place.
+_UNSUITABLE = (
+    (r"^\s*SlurmdUser\s*=.*$", ""),
+    (r"^(\s*ProctrackType\s*=\s*)proctrack/cgroup", r"\1proctrack/linuxproc"),
+    (r"^(\s*JobAcctGatherType\s*=\s*)jobacct_gather/cgroup", r"\1jobacct_gather/linux"),
+    (r",task/cgroup|task/cgroup,", ""),
+    (r"task/cgroup", "task/none"),
+)
 # What differs between messages about the same problem.
 _DETAILS = re.compile(r'"[^"]*"|\([^)]*\)|[\d\[\]]+')
 
@@ -126,6 +139,16 @@ def shipped() -> list[Case]:
                 }
                 cases.append(Case(f"{path.stem} {host.name}", files, daemon))
     return cases
+
+
+def for_slurmd(case: Case) -> Case:
+    """Return slurmctld's case as one that a slurmd of the container can start with."""
+    text = case.files["slurm.conf"]
+    for unsuitable, other in _UNSUITABLE:
+        text = re.sub(unsuitable, other, text, flags=re.IGNORECASE | re.MULTILINE)
+    if not re.search(r"^\s*ProctrackType\s*=", text, re.IGNORECASE | re.MULTILINE):
+        text = f"ProctrackType=proctrack/linuxproc\n{text}"
+    return replace(case, daemon="slurmd", files={**case.files, "slurm.conf": text})
 
 
 def repaired(case: Case, release: str) -> Case:
@@ -299,6 +322,7 @@ def main() -> int:
     parser.add_argument("--release", choices=releases.packaged(), default=releases.DEFAULT)
     parser.add_argument("--corpus", type=Path, help="a directory of configuration directories")
     parser.add_argument("--grid", action="store_true", help="try each option with plausible values")
+    parser.add_argument("--daemon", choices=reference.MAIN_FILES, help="ask only this daemon")
     given = parser.parse_args()
     interrupts.raise_once()  # so that no container stays behind
     print(f"Slurm {given.release}, seed {given.seed}, {given.minutes:g} minutes", flush=True)
@@ -310,7 +334,9 @@ def main() -> int:
             compare_grid(given.release, given.seed, tally)
         else:
             cases = reference.corpus(given.corpus) if given.corpus else shipped()
-            fuzz(given.release, given.seed, cases, tally)
+            cases += [for_slurmd(case) for case in cases if case.daemon == "slurmctld"]
+            asked = [case for case in cases if given.daemon in {None, case.daemon}]
+            fuzz(given.release, given.seed, asked, tally)
     except TimeIsUpError:
         pass
     finally:

@@ -31,7 +31,7 @@ _HERE = Path(__file__).parent
 # The Slurm to test instead of Debian's packages, as `--release` takes it: see `make test-source`.
 SOURCE = os.environ.get("HARNESS_SOURCE", "")
 ORIGIN = origins.resolve(origins.parse(SOURCE).under(Path())) if SOURCE else None
-MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf"}
+MAIN_FILES = {"slurmctld": "slurm.conf", "slurmdbd": "slurmdbd.conf", "slurmd": "slurm.conf"}
 
 # What Debian packages apart from slurm-wlm-basic-plugins, and the library that mpi/pmix only
 # recommends.
@@ -135,11 +135,11 @@ class Verdict:
 
 
 def read(directory: Path) -> Iterator[Case]:
-    """Yield the cases of a directory of configuration files: one per daemon whose file it has."""
+    """Yield the cases of a directory of configuration files: slurmctld's and slurmdbd's."""
     paths = [path for path in sorted(directory.rglob("*")) if path.is_file()]
     files = {str(path.relative_to(directory)): path.read_text("latin-1") for path in paths}
-    for daemon, main_file in MAIN_FILES.items():
-        if main_file in files:
+    for daemon in ("slurmctld", "slurmdbd"):
+        if MAIN_FILES[daemon] in files:
             yield Case(directory.name, files, daemon)
 
 

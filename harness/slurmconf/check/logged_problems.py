@@ -11,7 +11,15 @@ from collections.abc import Iterator
 
 from harness.parsing import c_numbers
 from harness.slurmconf.check import grammar, paths, values
-from harness.slurmconf.check.findings import ERROR, INFO, SLURMCTLD, WARNING, Finding, only_in
+from harness.slurmconf.check.findings import (
+    ERROR,
+    INFO,
+    SLURMCTLD,
+    SLURMD,
+    WARNING,
+    Finding,
+    only_in,
+)
 from harness.slurmconf.check.nodes import default_select, names_of
 from harness.slurmconf.check.parsed_file import Source
 from harness.slurmconf.check.power import uses_multifactor
@@ -63,7 +71,13 @@ def _users_and_directories(source: Source) -> Iterator[Finding]:
     """Yield what src/slurmctld/read_config.c checks, except for what is on the machine."""
     user = source.settings.get("slurmduser")
     plugins = (source.get("taskplugin") or "", source.get("proctracktype") or "proctrack/cgroup")
-    if user and user.value not in {"root", "0"} and "cgroup" in " ".join(plugins):
+    runs_as_another = user is not None and user.value not in {"root", "0"}
+    if user and runs_as_another:
+        message = (
+            f"slurmd ends unless it is started as {user.value}; its unit starts it as root (main)"
+        )
+        yield source.find(user, INFO, "user", message, "SlurmdUser=root", SLURMD)
+    if user and runs_as_another and "cgroup" in " ".join(plugins):
         message = "cgroup plugins do not work unless SlurmdUser is root (_test_cgroup_plugin_use)"
         yield source.find(user, ERROR, "contradiction", message, "SlurmdUser=root")
     for name in ("statesavelocation", "slurmdspooldir"):

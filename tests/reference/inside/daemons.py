@@ -208,7 +208,11 @@ def _slurmd(hostname: str | None) -> dict[str, Any]:
     conf = Conf(CONF / "slurm.conf")
     node = hostname or _first_node(conf)
     Network(conf, node, node).build()
-    furnish(conf)
+    files = furnish(conf)
+    for value in Conf(CONF / "gres.conf").all("file", "multiplefiles"):
+        for device in filter(os.path.isabs, expand(value)):
+            with suppress(OSError):
+                files.file(Path(device))
     _choose_cgroups()
     start_munge()
     who = [] if hostname else ["-N", node]
@@ -229,7 +233,7 @@ def _choose_cgroups() -> None:
 
 
 def _first_node(conf: Conf) -> str:
-    """Return the first node that has a host, or "node" if there is none."""
+    """Return the first node that has a host."""
     name = ""
     nodes: dict[str, str] = {}
     for key, value in conf.pairs:
@@ -239,9 +243,10 @@ def _first_node(conf: Conf) -> str:
             nodes.setdefault(name, "")
             if key == "state":
                 nodes[name] = value.upper()
-    return next(
-        (n for n, state in nodes.items() if not state.startswith(("CLOUD", "FUTURE"))), "node"
-    )
+    for node, state in nodes.items():
+        if not state.startswith(("CLOUD", "FUTURE")):
+            return node
+    raise RigError("the configuration has no node that slurmd could be")
 
 
 def _start_accounting(conf: Conf, network: Network) -> None:

@@ -37,6 +37,17 @@ def test_each_case_has_one_changed_file() -> None:
         assert names[0] in case.name
 
 
+def test_slurmd_needs_no_cgroups() -> None:
+    text = "TaskPlugin = task/affinity,task/cgroup\nJobAcctGatherType=jobacct_gather/cgroup\n"
+    case = fuzz_check.for_slurmd(Case("c", {"slurm.conf": text}))
+    assert case.daemon == "slurmd"
+    assert case.files["slurm.conf"].splitlines() == [
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin = task/affinity",
+        "JobAcctGatherType=jobacct_gather/linux",
+    ]
+
+
 @pytest.mark.parametrize("name", mutations.MUTATIONS)
 def test_every_mutation_changes_a_configuration(name: str) -> None:
     text = CASE.files["slurm.conf"]

@@ -37,6 +37,14 @@ def reporting(directory: Path, option: str, severity: str) -> frozenset[str]:
     )
 
 
+@pytest.mark.parametrize(("user", "expected"), [("slurm", ALL), ("root", NONE), ("0", NONE)])
+def test_slurmd_of_a_packaged_unit_runs_as_root(
+    tmp_path: Path, user: str, expected: frozenset[str]
+) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}SlurmdUser={user}\n")
+    assert reporting(tmp_path, "SlurmdUser", "info") == expected
+
+
 @pytest.mark.parametrize(
     ("text", "option", "errors", "warnings"),
     [
