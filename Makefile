@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 # The tests start the harness hundreds of times: let Python cache compiled modules, whatever the
 # environment says.
 export PYTHONDONTWRITEBYTECODE :=
-# -v names each test as it ends, with its number and the total.
-DAEMONS := $(BIN)/pytest tests/integration -n auto -v
+# -v names each test as it ends, with its number and the total; the summary lists the slowest tests
+# and what was skipped or failed.
+DAEMONS := $(BIN)/pytest tests/integration -n auto -v --durations=15 --durations-min=10 -rsfE
 
 .PHONY: run test test-all test-rest test-releases test-source fuzz-check check setup docs golden site release clean
 
@@ -23,11 +24,11 @@ test-all: test test-rest test-releases  ## test; then all sabotages, every scena
 test-rest: setup
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --fix)
 	$(BIN)/pytest tests/integration -v -m alone
-	$(DAEMONS) -m "not core and not alone and not releases" --durations=15 --durations-min=10 -rsfE
+	$(DAEMONS) -m "not core and not alone and not releases"
 
 # Tests that repeat on other releases what test and test-rest run on one.
 test-releases: setup
-	$(DAEMONS) -m releases --durations=15 --durations-min=10 -rsfE
+	$(DAEMONS) -m releases
 
 # A file, a URL, or a directory of Slurm's source (which has META), or else a directory of packages.
 test-source: setup  ## tests of the Slurm in SOURCE (a tarball, or a directory of packages), on BASE=debian:bookworm

@@ -373,6 +373,14 @@ def test_helpers_need_their_file_only_where_its_absence_is_known(tmp_path: Path)
     assert refused_by(tmp_path / "slurm.conf", since("21.08")) == frozenset()
 
 
+@pytest.mark.parametrize(
+    "line", ["RoutePlugin=route/odd", "PrioritySiteFactorPlugin=site_factor/odd"]
+)
+def test_slurmctld_23_02_loads_plugins_that_nothing_uses(tmp_path: Path, line: str) -> None:
+    (tmp_path / "slurm.conf").write_text(f"{BASE}PriorityType=priority/basic\n{line}\n")
+    assert refused_by(tmp_path, ALL) == {"23.02"}
+
+
 def test_route_topology_requires_topology_tree(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(f"{BASE}RoutePlugin=route/topology\n")
     assert refused_by(tmp_path, ALL) == ALL - since("23.11")
