@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 import pytest
-from conftest import Jobs, active_jobs, cancel, small
+from conftest import Jobs, active_jobs, cancel, only, reserved_nodes, slurm_conf, small
 
 from harness import releases, slurm_options
 from harness.cluster.slurm import JobKey, SlurmCluster, job_key
@@ -26,6 +26,8 @@ _NEED_NO_NODE = ("held_jobs",)
 _NEED_NODES = (
     "measured_jobs",
     "exporting_jobs",
+    "failing_job",
+    "jobs_of_hosts",
     "free_jobs",
     "jobs_with_clusters",
     "constrained_jobs",
@@ -178,6 +180,54 @@ def exporting_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[str, i
         name: jobs.submit_here(cluster, script, "--export=PASSWORD=sesame")
         for name, cluster in clusters.items()
     }
+
+
+@pytest.fixture(scope="session")
+def failing_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
+    """A job of the first cluster whose script exits with 7."""
+    return jobs.submit_here(next(iter(clusters.values())), "exit 7")
+
+
+@pytest.fixture(scope="session")
+def jobs_of_hosts(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> dict[tuple[str, int], str]:
+    """A job for a node on each permanent host with nodes: its host, by cluster and job id.
+
+    Each runs in its user's home and writes its output there. A cluster without such hosts has a
+    single job, for any node.
+    """
+    wanted: dict[tuple[str, int], str] = {}
+    for name, cluster in clusters.items():
+        for host, (user, *place) in _places(name, cluster, plan, jobs).items():
+            options = (*only(cluster, plan), f"--output={job_trace.OUTPUT}", *place)
+            job_id = jobs.submit(cluster, f"{job_trace.WHERE}\nsrun true", *options, user=user)
+            wanted[name, job_id] = host
+    return wanted
+
+
+def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[str, tuple[str, ...]]:
+    """Return a user and sbatch's options for a node on each permanent host with nodes.
+
+    They are returned by host. If there is no such host, the options are for any node.
+    """
+    static_hosts = {host.name for host in plan.hosts if host.provision == "static"}
+    hosts_of = plan.hosts_of(name)
+    rendered = slurm_conf(plan, name).partitions
+    static_nodes = {node for node, host in hosts_of.items() if host in static_hosts}
+    free = static_nodes - reserved_nodes(cluster, plan)
+    places = {
+        hosts_of[node]: (
+            jobs.user_of(name, rendered.get(partition.name, {})),
+            f"--partition={partition.name}",
+            *jobs.partition_options(name, rendered.get(partition.name, {})),
+            f"--nodelist={node}",
+        )
+        for partition in cluster.partitions()
+        for node in partition.nodes
+        if node in free and partition.state == "UP" and not partition.root_only
+    }
+    return places or {"": (jobs.user,)}
 
 
 @pytest.fixture(scope="session")

@@ -55,23 +55,16 @@ def test_interactive_job_runs_on_a_node_as_its_user(
 
 
 def test_batch_job_runs_once_on_every_host_of_nodes(
-    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+    clusters: dict[str, SlurmCluster],
+    plan: Plan,
+    jobs: Jobs,
+    jobs_of_hosts: dict[tuple[str, int], str],
 ) -> None:
-    """Each job runs in its user's home and writes its output there.
-
-    A cluster whose nodes all come and go gets a single job for any node: other checks cover such
-    nodes.
-    """
-    wanted: dict[tuple[str, int], str] = {}
+    """A cluster whose nodes all come and go gets one job: other checks cover such nodes."""
     for name, cluster in clusters.items():
-        for host, (user, *place) in _places(name, cluster, plan, jobs).items():
-            options = (*only(cluster, plan), f"--output={job_trace.OUTPUT}", *place)
-            job_id = jobs.submit(cluster, f"{job_trace.WHERE}\nsrun true", *options, user=user)
-            wanted[name, job_id] = host
-    for name, cluster in clusters.items():
-        cluster.wait_for([job_id for at, job_id in wanted if at == name], {"COMPLETED"})
+        cluster.wait_for([job_id for at, job_id in jobs_of_hosts if at == name], {"COMPLETED"})
     seen = jobs.traces()
-    for (name, job_id), host in wanted.items():
+    for (name, job_id), host in jobs_of_hosts.items():
         job = f"{name}: job {job_id} for {host or 'any node'}"
         ran = [trace for trace in seen if trace.key == job_key(name, job_id)]
         assert len(ran) == 1, f"{job} ran {len(ran)} times"
@@ -81,30 +74,6 @@ def test_batch_job_runs_once_on_every_host_of_nodes(
         ], job
         wrong = job_trace.misplaced(ran[0])
         assert not wrong, f"{job}: {'; '.join(wrong)}"
-
-
-def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[str, tuple[str, ...]]:
-    """Return a user and sbatch's options for a node on each permanent host with nodes.
-
-    They are returned by host. If there is no such host, the options are for any node.
-    """
-    static_hosts = {host.name for host in plan.hosts if host.provision == "static"}
-    hosts_of = plan.hosts_of(name)
-    rendered = slurm_conf(plan, name).partitions
-    static_nodes = {node for node, host in hosts_of.items() if host in static_hosts}
-    free = static_nodes - reserved_nodes(cluster, plan)
-    places = {
-        hosts_of[node]: (
-            jobs.user_of(name, rendered.get(partition.name, {})),
-            f"--partition={partition.name}",
-            *jobs.partition_options(name, rendered.get(partition.name, {})),
-            f"--nodelist={node}",
-        )
-        for partition in cluster.partitions()
-        for node in partition.nodes
-        if node in free and partition.state == "UP" and not partition.root_only
-    }
-    return places or {"": (jobs.user,)}
 
 
 @pytest.mark.needs("static")
@@ -216,12 +185,11 @@ def most_nodes(
 
 
 def test_failing_job_is_seen_as_failed_with_its_exit_code(
-    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+    clusters: dict[str, SlurmCluster], failing_job: int
 ) -> None:
     cluster = next(iter(clusters.values()))
-    job_id = jobs.submit_here(cluster, "exit 7")
-    cluster.wait_for([job_id], {"FAILED"})
-    shown = cluster.run("scontrol", "show", "job", str(job_id), check=False)
+    cluster.wait_for([failing_job], {"FAILED"})
+    shown = cluster.run("scontrol", "show", "job", str(failing_job), check=False)
     if "Invalid job id" not in shown.stderr:  # slurmctld forgets ended jobs after MinJobAge
         assert "ExitCode=7:0" in shown.stdout
 
