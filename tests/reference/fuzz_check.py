@@ -151,6 +151,14 @@ def for_slurmd(case: Case) -> Case:
     return replace(case, daemon="slurmd", files={**case.files, "slurm.conf": text})
 
 
+def _has_static_nodes(case: Case) -> bool:
+    """Return whether slurmctld's case has nodes with a host: a slurmd must be one of them."""
+    text = "".join(case.files.values())
+    lines = re.findall(r"^\s*NodeName\s*=\s*(?!DEFAULT).*", text, re.IGNORECASE | re.MULTILINE)
+    static = [line for line in lines if not re.search("State *= *(CLOUD|FUTURE)", line, re.I)]
+    return case.daemon == "slurmctld" and bool(static)
+
+
 def repaired(case: Case, release: str) -> Case:
     """Return a case without the lines that check calls fatal, so that changes to it can matter."""
     for _ in range(10):
@@ -334,7 +342,7 @@ def main() -> int:
             compare_grid(given.release, given.seed, tally)
         else:
             cases = reference.corpus(given.corpus) if given.corpus else shipped()
-            cases += [for_slurmd(case) for case in cases if case.daemon == "slurmctld"]
+            cases += [for_slurmd(case) for case in cases if _has_static_nodes(case)]
             asked = [case for case in cases if given.daemon in {None, case.daemon}]
             fuzz(given.release, given.seed, asked, tally)
     except TimeIsUpError:

@@ -233,7 +233,7 @@ def _choose_cgroups() -> None:
 
 
 def _first_node(conf: Conf) -> str:
-    """Return the first node that has a host."""
+    """Return the first node that has a host, or "node" if there is none."""
     name = ""
     nodes: dict[str, str] = {}
     for key, value in conf.pairs:
@@ -243,10 +243,9 @@ def _first_node(conf: Conf) -> str:
             nodes.setdefault(name, "")
             if key == "state":
                 nodes[name] = value.upper()
-    for node, state in nodes.items():
-        if not state.startswith(("CLOUD", "FUTURE")):
-            return node
-    raise RigError("the configuration has no node that slurmd could be")
+    return next(
+        (n for n, state in nodes.items() if not state.startswith(("CLOUD", "FUTURE"))), "node"
+    )
 
 
 def _start_accounting(conf: Conf, network: Network) -> None:
