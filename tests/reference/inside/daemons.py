@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -111,9 +112,9 @@ class Daemon:
 
     def _sleeps(self) -> bool:
         states = set()
-        for stat in Path(f"/proc/{self._process.pid}/task").glob("*/stat"):
+        for thread in Path(f"/proc/{self._process.pid}/task").glob("*/stat"):
             with suppress(OSError):  # the thread has ended
-                states.add(stat.read_text("latin-1").rpartition(")")[2].split()[0])
+                states.add(thread.read_text("latin-1").rpartition(")")[2].split()[0])
         return states <= {"S", "I"}
 
     def verdict(self, started: bool) -> dict[str, Any]:
@@ -209,10 +210,12 @@ def _slurmd(hostname: str | None) -> dict[str, Any]:
     node = hostname or _first_node(conf)
     Network(conf, node, node).build()
     files = furnish(conf)
-    for value in Conf(CONF / "gres.conf").all("file", "multiplefiles"):
-        for device in filter(os.path.isabs, expand(value)):
-            with suppress(OSError):
-                files.file(Path(device))
+    values = Conf(CONF / "gres.conf").all("file", "multiplefiles")
+    for number, path in enumerate(name for value in values for name in expand(value)):
+        if path.startswith("/"):
+            with suppress(OSError):  # an impossible path stays missing; an existing file stays
+                files.parent(Path(path))
+                os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(195, number))
     _choose_cgroups()
     start_munge()
     who = [] if hostname else ["-N", node]
@@ -229,7 +232,7 @@ def _choose_cgroups() -> None:
     path = CONF / "cgroup.conf"
     if (PLUGINS / "cgroup_v1.so").exists() and not Conf(path).get("cgroupplugin"):
         with path.open("a") as file:
-            file.write("CgroupPlugin=cgroup/v1\n")
+            file.write("\nCgroupPlugin=cgroup/v1\n")
 
 
 def _first_node(conf: Conf) -> str:

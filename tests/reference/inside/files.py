@@ -166,7 +166,7 @@ def _keys(conf: Conf, files: Files) -> None:
             jwks = conf.setting(option, "jwks")
             if jwks:
                 files.file(Path(jwks), b'{"keys": []}')
-    plugins = conf.items("authtype", "credtype", "authalttypes")
+    plugins = conf.items("authtype", "credtype", "cryptotype", "authalttypes")
     if any(plugin.split("/")[-1] == "slurm" for plugin in plugins):
         files.file(CONF / "slurm.key", secret, 0o600)
     munge = conf.setting("authinfo", "socket")
