@@ -71,15 +71,16 @@ def _users_and_directories(source: Source) -> Iterator[Finding]:
     """Yield what src/slurmctld/read_config.c checks, except for what is on the machine."""
     user = source.settings.get("slurmduser")
     plugins = (source.get("taskplugin") or "", source.get("proctracktype") or "proctrack/cgroup")
-    runs_as_another = user is not None and user.value not in {"root", "0"}
-    if user and runs_as_another:
+    if user and user.value not in {"root", "0"}:
         message = (
             f"slurmd ends unless it is started as {user.value}; its unit starts it as root (main)"
         )
         yield source.find(user, INFO, "user", message, "SlurmdUser=root", SLURMD)
-    if user and runs_as_another and "cgroup" in " ".join(plugins):
-        message = "cgroup plugins do not work unless SlurmdUser is root (_test_cgroup_plugin_use)"
-        yield source.find(user, ERROR, "contradiction", message, "SlurmdUser=root")
+        if "cgroup" in " ".join(plugins):
+            message = (
+                "cgroup plugins do not work unless SlurmdUser is root (_test_cgroup_plugin_use)"
+            )
+            yield source.find(user, ERROR, "contradiction", message, "SlurmdUser=root")
     for name in ("statesavelocation", "slurmdspooldir"):
         directory = source.settings.get(name)
         if directory and (directory.value.rstrip("/") or "/") in _WORLD_WRITABLE:
