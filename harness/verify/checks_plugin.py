@@ -139,11 +139,12 @@ def pytest_runtest_makereport(
         return report
     outcome: str = report.outcome
     if call.excinfo and report.failed:
-        is_cluster_error = call.excinfo.errisinstance(
-            (AssertionError, ClusterError, pytest.fail.Exception)
+        # A cluster may also refuse what a check's fixtures ask of it, or keep it from cleaning up.
+        is_cluster_error = call.excinfo.errisinstance(ClusterError) or (
+            report.when != "setup"
+            and call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
         )
-        # If a check cannot clean up after itself, that is the cluster's fault, too.
-        outcome = "failed" if is_cluster_error and report.when in {"call", "teardown"} else "error"
+        outcome = "failed" if is_cluster_error else "error"
     message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
     if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
         message = call.excinfo.exconly()  # with its class: the message may be empty or unclear

@@ -14,10 +14,8 @@ pytestmark = [pytest.mark.needs("rehearsal"), pytest.mark.provokes()]
 
 
 @pytest.fixture(scope="module")
-def findings(
-    harness_run: OpenRun, request: pytest.FixtureRequest
-) -> dict[str, InvariantResult] | HarnessError:
-    """The checkers' results for the scenario's rehearsal, or why it was aborted.
+def findings(harness_run: OpenRun, request: pytest.FixtureRequest) -> dict[str, InvariantResult]:
+    """The checkers' results for the scenario's rehearsal.
 
     No check runs after an aborted rehearsal, because it would only fail for the same reason.
     """
@@ -26,9 +24,9 @@ def findings(
     jobs = workload.generate(plan.scenario, wanted.jobs, wanted.seconds, wanted.seed)
     try:
         execution.rehearse(harness_run, jobs, wanted.faults)
-    except HarnessError as error:
+    except HarnessError:
         request.session.shouldfail = "the rehearsal was aborted"
-        return error  # the first check raises it: an error in a fixture does not decide the verdict
+        raise
     return {
         finding.name: finding
         for finding in invariants.evaluate(invariants.read(harness_run.directory.events(), plan))
@@ -36,11 +34,7 @@ def findings(
 
 
 @pytest.mark.parametrize("name", CHECKERS)
-def test_rehearsal_shows_that(
-    findings: dict[str, InvariantResult] | HarnessError, name: str
-) -> None:
-    if isinstance(findings, HarnessError):
-        raise findings
+def test_rehearsal_shows_that(findings: dict[str, InvariantResult], name: str) -> None:
     finding = findings[name]
     problems = "\n".join(finding.problems)
     if finding.outcome == UNKNOWN:

@@ -131,6 +131,14 @@ def fates(failing: OpenRun) -> dict[str, Fate]:
         }
         cluster.wait_for([job_of["c6"]], {"COMPLETED"}, timeout=PATIENCE)
         failed = wait_until_given_up(failing, {*SPOILED}, began)
+        # Until then the API wants these hosts up: the next one would create them without a fault,
+        # and slurmctld would accept a slurmd that registers late.
+        wait_until(
+            lambda: {node: actions(failing, began, node) for node in SPOILED},
+            lambda seen: all(in_turn(done, "resume-fail", "suspend") for done in seen.values()),
+            what="the nodes that were given up to be suspended",
+            timeout=PATIENCE,
+        )
         before = {node: ran(failing, job_id) for node, job_id in job_of.items()}
     cluster.wait_for(job_of.values(), {"COMPLETED"}, timeout=PATIENCE)
     wait_until_at_rest(failing, cluster)
@@ -216,8 +224,13 @@ def resume_failed(run: OpenRun, since: int) -> set[str]:
 
 
 def actions(run: OpenRun, since: int, node: str) -> list[str]:
-    """Return what slurmctld's programs did to a node, starting at this offset of the log."""
-    return [one["action"] for one in notes(run, since) if node in one["nodes"]]
+    """Return what slurmctld's programs did to a node, starting at this offset of the log.
+
+    Calls of the API without an answer are left out.
+    """
+    return [
+        one["action"] for one in notes(run, since) if node in one["nodes"] and "problem" not in one
+    ]
 
 
 def notes(run: OpenRun, since: int) -> list[dict[str, Any]]:
