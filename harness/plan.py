@@ -152,6 +152,19 @@ class Plan:
         names = {cluster.controller for cluster in clusters if cluster.reservations}
         return tuple(host for host in self.hosts if host.name in names)
 
+    def separate_clusters(self) -> list[tuple[str, str]]:
+        """Return each cluster with the next one that shares its slurmdbd but no federation."""
+        if not self.scenario.accounting:
+            return []
+        names = [*self.scenario.clusters]
+        federations = [federation.clusters for federation in self.scenario.federations.values()]
+        pairs = []
+        for number, name in enumerate(names):
+            joined = {name}.union(*(members for members in federations if name in members))
+            others = [*names[number + 1 :], *names[:number]]
+            pairs += [(name, other) for other in others if other not in joined][:1]
+        return pairs
+
     def late_federations(self) -> list[str]:
         """Return the federations that have to wait until their controllers have registered."""
         release_of = self.releases()

@@ -186,6 +186,12 @@ def _federation(plan: Plan) -> bool:
     return any(len(federation.clusters) > 1 for federation in plan.scenario.federations.values())
 
 
+@feature("separate_clusters")
+def _separate_clusters(plan: Plan) -> bool:
+    """Clusters that share a slurmdbd but no federation."""
+    return bool(plan.separate_clusters())
+
+
 @feature("backup_controllers")
 def _backup_controllers(plan: Plan) -> bool:
     """A backup controller."""

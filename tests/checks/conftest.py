@@ -89,15 +89,29 @@ class Jobs:
         ]
 
     def submit(
-        self, cluster: SlurmCluster, body: str, *options: str, user: str | None = None
+        self,
+        cluster: SlurmCluster,
+        body: str,
+        *options: str,
+        user: str | None = None,
+        target: SlurmCluster | None = None,
     ) -> int:
-        """Submit a trace job on a cluster's controller and return its id; discard its output."""
+        """Submit a trace job on a cluster's controller and return its id; discard its output.
+
+        If there is a `target`, the job is submitted to that cluster, not in the same federation.
+        """
         script = job_trace.script(body)
-        access_options = self.access_options(cluster)
+        to_target = [f"--clusters={target.name}"] if target else []
+        access_options = self.access_options(target or cluster)
         job_id = cluster.submit(
-            script, "--output=/dev/null", *access_options, *options, user=user or self.user
+            script,
+            "--output=/dev/null",
+            *to_target,
+            *access_options,
+            *options,
+            user=user or self.user,
         )
-        self.submitted.append(job_key(cluster.name, job_id))
+        self.submitted.append(job_key((target or cluster).name, job_id))
         return job_id
 
     def submit_here(

@@ -10,6 +10,7 @@ FILE = "/etc/prometheus/prometheus.yml"
 TOKEN = "/etc/prometheus/slurm.token"
 SCRAPES, OPEN = "scrapes_every_target", "open_to_whom_private_data_says"
 FIGURES = "figures_agree"
+SEPARATE = "jobs_of_separate_clusters"
 
 
 def configured(check: str, edit: str, message: str) -> Sabotage:
@@ -21,6 +22,12 @@ def configured(check: str, edit: str, message: str) -> Sabotage:
         f"mv {FILE}.right {FILE}; systemctl restart prometheus",
         message,
     )
+
+
+def located(cluster: str, address: str) -> str:
+    """Return a script that changes where the database says that a cluster's slurmctld is."""
+    where = f"set control_host='{address}' where name='{cluster}'"
+    return f'mariadb -e "update slurm_acct_db.cluster_table {where}"'
 
 
 def without(option: str) -> str:
@@ -124,5 +131,18 @@ MONITORING = [
         "/job_name: slurm:open/a\\    metric_relabel_configs:"
         " [{source_labels: [__name__], regex: slurm_user_.*, action: drop}]",
         "slurm_user_jobs_running{alice} is missing, should be 1",
+    ),
+    on_host(
+        SEPARATE,
+        "db",
+        located("private", "127.0.0.1"),
+        located("private", "$(getent hosts ctl-b | cut -d' ' -f1)"),
+        "on open, --clusters=private reaches open: the database says that it is at 127.0.0.1:6817",
+    ),
+    on_host(
+        SEPARATE,
+        "ctl-b",
+        *wrapper("squeue", 'case "$*" in *--clusters=*) ;; *) exec /usr/bin/squeue "$@" ;; esac'),
+        "open, as seen from private",
     ),
 ]

@@ -78,3 +78,16 @@ def test_slurmd_that_clones_itself_for_the_users_environment_does_not_do_so_in_a
     read = scenario.load(SCENARIOS / "single-node.yml", [release])
     plan = make_plan("single-node", read, capabilities)
     assert selection.FEATURES["user_environment"](plan) is is_there
+
+
+def test_clusters_are_separate_if_no_federation_has_both() -> None:
+    def pairs(name: str) -> list[tuple[str, str]]:
+        return make_plan(
+            name, scenario.load(SCENARIOS / f"{name}.yml"), CONTAINERS
+        ).separate_clusters()
+
+    assert pairs("monitoring") == [("open", "private"), ("private", "open")]
+    assert pairs("federation") == []
+    assert pairs("job-modes") == []  # they have no slurmdbd in which to find one another
+    apart = [("suite", "fed1"), ("fed1", "suite"), ("fed2", "suite"), ("fed3", "suite")]
+    assert pairs("schedmd-suite") == apart
