@@ -85,6 +85,7 @@ class _ClusterFacts:
 # The daemons that sign credentials of auth/slurm.
 _SIGNING = ("slurmctld", "slurmdbd", "sackd", "slurmd")
 _NO_LOGIN = "/etc/nologin"
+_PAM_OF_SSHD = "/etc/pam.d/sshd"
 _RESERVATIONS = "/usr/local/sbin/slurm-reservations"
 
 
@@ -192,6 +193,8 @@ def _files_of_member(
     for path in _units(cluster, host, flags):
         text = _shared_template(path, nodes=host.nodes, flags=flags)
         yield RenderedFile(path, text, unit="slurmd", action="restart")
+    if cluster.pam_slurm_adopt and plan.users_log_in() and "slurmd" in host.daemons:
+        yield RenderedFile(_PAM_OF_SSHD, template(_PAM_OF_SSHD))
     opened = releases.get(plan.scenario.release_of(cluster)).slurmd_opens_controller_scripts
     yield from _power_files(cluster, host, conf, everywhere=opened)
     yield from _slurm_files(cluster, host, texts)

@@ -221,6 +221,8 @@ def _slurm_conf_defaults(
             else {}
         ),
         **_containment(cluster, capabilities),
+        # So that each job has a step that takes in sessions.
+        **({"PrologFlags": "Contain"} if cluster.pam_slurm_adopt else {}),
     }
     gres_types = dict.fromkeys(
         gres.partition(":")[0] for group in cluster.nodes for gres in group.gres

@@ -260,6 +260,8 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
         if cluster.login:
             place = ("clusters", name, "login")
             yield from _claim(owner, place, "host", cluster.login, f"clusters.{name}.login")
+        if cluster.pam_slurm_adopt:
+            yield from _wrong_pam_slurm_adopt(cluster, ("clusters", name, "pam_slurm_adopt"))
         yield from _wrong_shared_hosts(cluster, name, owner)
         # Nodes that share hosts only need to differ from one another.
         of_shared: dict[str, str] = {}
@@ -278,6 +280,13 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
     for key, hosts in (("disks", scenario.disks), ("machines", scenario.machines)):
         for host in {*hosts} - {*owner}:
             yield (key, host), f'no host "{host}"{did_you_mean(host, list(owner))}'
+
+
+def _wrong_pam_slurm_adopt(cluster: Cluster, place: Path_) -> Iterator[tuple[Path_, str]]:
+    if not cluster.login:
+        yield place, "requires login hosts, from which users log in to nodes: login: login1"
+    if cluster.hosts:
+        yield place, "looks for the jobs of one slurmd: nodes cannot share hosts (hosts)"
 
 
 def _wrong_controllers(

@@ -43,7 +43,7 @@ _SCRIPT_FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.files(/[A-Za-z0-9_.@+-]+)+$"
 # Where a cluster's scripts cannot be: system directories, and files that the harness generates.
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
-    r"|/etc/(munge|my\.cnf\.d|mysql|prometheus|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
+    r"|/etc/(munge|my\.cnf\.d|mysql|pam\.d|prometheus|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
     r"|/etc/nologin$"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )
@@ -601,6 +601,12 @@ class Cluster(Part):
         description=(
             "its login hosts, such as login[1-2], on which users submit jobs and no slurmd runs: "
             "see docs/login.md"
+        ),
+    )
+    pam_slurm_adopt: bool = Field(
+        False,
+        description=(
+            "users can log in to a node only while a job of theirs runs there: see docs/login.md"
         ),
     )
     partitions: Mapping[Word, Partition] = Field(

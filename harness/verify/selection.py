@@ -426,6 +426,16 @@ def _users_log_in(plan: Plan) -> bool:
     return plan.users_log_in()
 
 
+@feature("pam_slurm_adopt")
+def _pam_slurm_adopt(plan: Plan) -> bool:
+    """Nodes that are always up, to which users log in only while they have a job there."""
+    return _users_log_in(plan) and any(
+        plan.scenario.clusters[host.cluster].pam_slurm_adopt
+        for host in plan.with_daemon("slurmd")
+        if host.cluster and host.is_permanent
+    )
+
+
 @feature("rehearsal")
 def _rehearsal(plan: Plan) -> bool:
     """A rehearsal."""

@@ -199,14 +199,14 @@ def jobs_of_hosts(
     """
     wanted: dict[tuple[str, int], str] = {}
     for name, cluster in clusters.items():
-        for host, (user, *place) in _places(name, cluster, plan, jobs).items():
+        for host, (user, *place) in places(name, cluster, plan, jobs).items():
             options = (*only(cluster, plan), f"--output={job_trace.OUTPUT}", *place)
             job_id = jobs.submit(cluster, f"{job_trace.WHERE}\nsrun true", *options, user=user)
             wanted[name, job_id] = host
     return wanted
 
 
-def _places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[str, tuple[str, ...]]:
+def places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[str, tuple[str, ...]]:
     """Return a user and sbatch's options for a node on each permanent host with nodes.
 
     They are returned by host. If there is no such host, the options are for any node.

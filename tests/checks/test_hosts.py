@@ -74,6 +74,8 @@ HARMLESS = (
     r"_prepare_run_dir: /run/slurm exists but is owned by root, not SlurmUser",
     # Nodes have files, and only login hosts get theirs from slurmctld.
     r"Running with local config file despite slurmctld having been setup for configless operation",
+    # In containers, pam_slurm_adopt has no cgroup into which it could take a session.
+    r"If using PrologFlags=Contain for pam_slurm_adopt, ",
     # The backup controller starts after the first controller.
     r"_shutdown_bu_thread: ?send/recv \S+: Connection refused",
     # A client asked a backup before it asked the first controller; it retries.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 import pytest
 from conftest import Jobs, only
+from early_jobs import places
 
-from harness import render, run_secrets
-from harness.cluster.slurm import SlurmCluster
+from harness import render, run_secrets, slurm_options
+from harness.cluster.slurm import FINISHED, SlurmCluster
 from harness.plan import Host, Plan
 from harness.rundir import RunDir
 from harness.ssh import Ssh
@@ -130,8 +132,64 @@ def test_users_log_in_to_login_hosts_but_not_to_controllers_or_the_database(
             )
 
 
-def log_in(ssh: Ssh, run: RunDir, host: str, user: str) -> subprocess.CompletedProcess[str]:
-    """Return the answer of a host to a user who logs in with the users' key and runs `id -u`."""
+@pytest.mark.needs("pam_slurm_adopt", "static")
+def test_users_log_in_to_a_node_only_while_they_have_a_job_there(
+    ssh: Ssh, plan: Plan, run: RunDir, jobs: Jobs, clusters: dict[str, SlurmCluster]
+) -> None:
+    """Where Slurm uses cgroups, the session belongs to the job."""
+    jobs = replace(jobs, users=jobs.users[::-1])  # the jobs of other checks belong to the first
+    for name, cluster in clusters.items():
+        if plan.scenario.clusters[name].pam_slurm_adopt:
+            verify_admission(ssh, plan, run, jobs, cluster)
+
+
+def verify_admission(ssh: Ssh, plan: Plan, run: RunDir, jobs: Jobs, cluster: SlurmCluster) -> None:
+    wanted = places(cluster.name, cluster, plan, jobs)
+    users = {user for user, *_ in wanted.values()}
+    wait_until(
+        lambda: [job for job in cluster.jobs() if job.user in users],
+        lambda seen: all(job.state in FINISHED for job in seen),
+        what=f"{' and '.join(users)} to have no jobs on {cluster.name}",
+        timeout=180,
+    )
+    for host, (user, *_) in wanted.items():
+        answer = log_in(ssh, run, host, user)
+        assert answer.returncode == 255, f"{user} can log in to {host} without a job there"
+        assert "pam_slurm_adopt" in answer.stderr, (
+            f"{host} refuses {user} for another reason: {answer.stderr}"
+        )
+    job_on = {
+        host: jobs.submit(cluster, "sleep 300", *only(cluster, plan), *options, user=user)
+        for host, (user, *options) in wanted.items()
+    }
+    cluster.wait_for(job_on.values(), {"RUNNING"})
+    for host, job_id in job_on.items():
+        user = wanted[host][0]
+        answer = log_in(ssh, run, host, user, "id -u; cat /proc/self/cgroup")
+        uid, *cgroups = answer.stdout.split("\n")
+        assert (answer.returncode, uid) == (0, str(plan.scenario.users[user].uid)), (
+            f"{user} cannot log in to {host}, where job {job_id} runs: {answer.stderr}"
+        )
+        if "cgroup" in (slurm_options.get(plan.slurm_conf(cluster.name), "ProctrackType") or ""):
+            assert any(f"job_{job_id}/" in line for line in cgroups), (
+                f"{host}: the session of {user} is not in the cgroup of job {job_id}: {cgroups}"
+            )
+    for host, job_id in job_on.items():
+        cluster.run("scancel", str(job_id), user=wanted[host][0])
+    cluster.wait_for(job_on.values(), {"CANCELLED"})
+    for host, (user, *_) in wanted.items():
+        wait_until(
+            lambda host=host, user=user: log_in(ssh, run, host, user),
+            lambda answer: answer.returncode == 255,
+            what=f"{host} to refuse {user}, whose job has ended",
+            timeout=60,
+        )
+
+
+def log_in(
+    ssh: Ssh, run: RunDir, host: str, user: str, command: str = "id -u"
+) -> subprocess.CompletedProcess[str]:
+    """Return the answer of a host to a user who logs in with the users' key and runs a command."""
     key = run.path / "secrets" / "user_ssh_key"
     # A host says why it refuses a user in a banner, which ssh shows from this level on.
     own = [
@@ -146,7 +204,7 @@ def log_in(ssh: Ssh, run: RunDir, host: str, user: str) -> subprocess.CompletedP
         "-l",
         user,
     ]
-    program, *options = ssh.command(host, ["id", "-u"])
+    program, *options = ssh.command(host, [command])
     return subprocess.run(
         [program, *own, *options],
         stdin=subprocess.DEVNULL,

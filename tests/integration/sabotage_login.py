@@ -17,6 +17,7 @@ with socket.socket(socket.AF_UNIX) as listener:
             connection.recv(65536)
             connection.sendall(bytes(4))
 """
+ONLY_WITH_A_JOB, PAM = "only_while_they_have_a_job", "/etc/pam.d/sshd"
 LOGIN = [
     on_host(
         "log_in_to_login_hosts",
@@ -31,6 +32,29 @@ LOGIN = [
         "touch /etc/nologin",
         "rm /etc/nologin",
         "alice cannot log in to login",
+    ),
+    *(
+        on_host(
+            ONLY_WITH_A_JOB, "n1", f"sed -i.right '{edit}' {PAM}", f"mv {PAM}.right {PAM}", message
+        )
+        for edit, message in (
+            ("/pam_slurm_adopt/d", "can log in to n1 without a job there"),
+            ("s/adopt.so/& action_no_jobs=ignore/", "can log in to n1 without a job there"),
+        )
+    ),
+    on_host(
+        ONLY_WITH_A_JOB,
+        "n1",
+        "touch /etc/nologin",
+        "rm /etc/nologin",
+        "n1 refuses bob for another reason",
+    ),
+    on_host(
+        ONLY_WITH_A_JOB,
+        "n2",
+        f"sed -i.right 's/adopt.so/& nodename=other/' {PAM}",
+        f"mv {PAM}.right {PAM}",
+        "bob cannot log in to n2, where job",
     ),
     on_host(
         "get_slurm_conf_from_slurmctld",
