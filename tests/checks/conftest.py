@@ -233,17 +233,18 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
 def current_reservations(
     cluster: SlurmCluster, plan: Plan
 ) -> tuple[list[Reservation], list[Reservation]]:
-    """Return a cluster's reservations that are active or begin within a day.
+    """Return a cluster's reservations, except for those that the scenario has for later.
 
-    First those that the scenario defines, then the others. A reservation that begins soon delays
-    jobs that may run past its start.
+    First those that the scenario defines and that are active or begin within a day, then all
+    others. A reservation delays jobs that may run past its start, however late it begins: jobs
+    without a time limit.
     """
     defined = plan.scenario.clusters[cluster.name].reservations
     soon = time.time() + 24 * 3600
-    current = [reservation for reservation in cluster.reservations() if reservation.start < soon]
+    reservations = cluster.reservations()
     return (
-        [reservation for reservation in current if reservation.name in defined],
-        [reservation for reservation in current if reservation.name not in defined],
+        [one for one in reservations if one.name in defined and one.start < soon],
+        [one for one in reservations if one.name not in defined],
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 from itertools import chain, pairwise
+from pathlib import PurePosixPath
 
 import pytest
 from conftest import Jobs, current_reservations, everywhere, only, reserved_nodes, slurm_conf
@@ -86,8 +87,8 @@ async def connect_all():
 asyncio.run(connect_all())
 """
 
-# The device number of each device that programs expect: null(4), random(4), tty(4). Everyone may
-# read and write them.
+# The device number of each device that programs expect: null(4), random(4), tty(4), ptmx(4).
+# Everyone may read and write them.
 _DEVICES = {
     "/dev/null": "1:3",
     "/dev/zero": "1:5",
@@ -95,6 +96,7 @@ _DEVICES = {
     "/dev/random": "1:8",
     "/dev/urandom": "1:9",
     "/dev/tty": "5:0",
+    "/dev/ptmx": "5:2",
 }
 
 # Directories to which every user writes; libraries of MPI use /dev/shm.
@@ -207,10 +209,12 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
 ) -> None:
     """Covers the directories of tmpfiles.d, such as SlurmdSpoolDir and homes, and shared ones.
 
-    MariaDB's directory only needs room.
+    Users can replace neither the files in the daemons' directories nor these directories. MariaDB's
+    directory only needs room.
     """
     tree = render.render(plan)
-    user = next(iter(plan.scenario.users), "root")
+    people = plan.scenario.users
+    user = next(iter(people), "root")
     static = {host.name for host in plan.hosts if host.provision == "static"}
 
     def look(name: str) -> list[str]:
@@ -251,11 +255,29 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
             if real_path != path and has_own_image(plan, name):
                 wrong.append(f"{name}:{path} is a symbolic link to {real_path}")
             wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
+        own = [
+            path
+            for path, mode, owner, _ in rendered
+            if owner not in people and int(mode, 8) & 2 == 0
+        ]
+        wrong += [
+            f"{name}:{path} can be written by everyone" for path in _open_paths(ssh, name, own)
+        ]
         return [*wrong, *_unwritable_power_log(ssh, plan, name)]
 
     wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
+
+
+def _open_paths(ssh: Ssh, name: str, directories: Sequence[str]) -> list[str]:
+    """Return the files in daemons' directories, and directories above, that users can replace."""
+    above = {str(parent) for path in directories for parent in PurePosixPath(path).parents}
+    script = f"""
+find {shlex.join(above)} -maxdepth 0 -perm -002 ! -perm -1000
+find {shlex.join(directories)} -maxdepth 1 -type f -perm -002
+"""
+    return ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines()
 
 
 def _spool_directory(plan: Plan, name: str) -> str:
@@ -366,7 +388,7 @@ def _wrong_names(seen: Mapping[str, Iterable[str]], permanent: Collection[str]) 
 
 
 def test_no_reservation_keeps_jobs_waiting(clusters: dict[str, SlurmCluster], plan: Plan) -> None:
-    """A reservation that is active or begins in a day is unexpected unless the scenario has it."""
+    """A reservation is unexpected unless the scenario has it."""
     unexpected = [
         f"{name}: {reservation} keeps jobs waiting; the scenario does not have it"
         for name, cluster in clusters.items()

@@ -143,6 +143,20 @@ SINGLE_NODE = [
             "node single: CpuBind is threads, slurm.conf leaves it at off",
         ),
     ),
+    at_once(
+        on_single(
+            "every_directory",
+            "chmod 0777 /var/lib/slurm",
+            "chmod 0755 /var/lib/slurm",
+            "single:/var/lib/slurm can be written by everyone",
+        ),
+        on_single(
+            "every_directory",
+            "chmod 0666 /var/log/slurm/slurmctld.log",
+            "chmod 0644 /var/log/slurm/slurmctld.log",
+            "single:/var/log/slurm/slurmctld.log can be written by everyone",
+        ),
+    ),
     on_single(
         "every_directory",
         f"chown root {STATE}",

@@ -177,12 +177,20 @@ SINGLE_NODE = [
             f"single: slurmd still writes to {LOG}.1, not to {LOG}: ",
         ),
     ),
-    on_single(
-        "devices_that_programs_expect",
-        "mv /dev/null /dev/null.right && touch /dev/null && chmod 0666 /dev/null",
-        "mv /dev/null.right /dev/null",
-        # "regular empty file" until a program writes to it.
-        "single:/dev/null is regular ",
+    at_once(
+        on_single(
+            "devices_that_programs_expect",
+            "mv /dev/null /dev/null.right && touch /dev/null && chmod 0666 /dev/null",
+            "mv /dev/null.right /dev/null",
+            # "regular empty file" until a program writes to it.
+            "single:/dev/null is regular ",
+        ),
+        on_single(
+            "devices_that_programs_expect",
+            "chmod 0600 /dev/ptmx",
+            "chmod 0666 /dev/ptmx",
+            "single:/dev/ptmx is character special file, mode 600, ",
+        ),
     ),
     on_single(
         "every_user",
@@ -437,7 +445,7 @@ FEDERATION = [
         on_host(
             "no_reservation",
             "onprem-ctl",
-            *reserved("onprem2", "now+1hour"),
+            *reserved("onprem2", "now+60days"),
             "on-prem: reservation theirs of onprem2 for bob",
         ),
     ),

@@ -47,7 +47,7 @@ LOGIN = [
         "n1",
         "touch /etc/nologin",
         "rm /etc/nologin",
-        "n1 refuses bob for another reason",
+        "bob cannot log in to n1, where job",
     ),
     on_host(
         ONLY_WITH_A_JOB,
