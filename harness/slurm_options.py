@@ -580,7 +580,9 @@ def oci_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> dict[
         # quotes, so printf generates them.
         "RunTimeQuery": r"printf '{\042status\042: \042stopped\042}'",
         "RunTimeKill": f"{cleanup} kill --regex ^%n-%j-%s- KILL",
-        "RunTimeDelete": f"{cleanup} delete --force --regex ^%n-%j-%s-",
+        # crun passes the container's state to hooks through a pipe. A hook that ends without
+        # reading it would end crun, too, with SIGPIPE, before it has deleted the container.
+        "RunTimeDelete": f"trap '' PIPE; {cleanup} delete --force --regex ^%n-%j-%s-",
     }
     known = releases.get(scenario.release_of(cluster)).options["oci.conf"]
     return merged(
