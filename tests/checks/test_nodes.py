@@ -124,6 +124,8 @@ _SHARED_IDS = """for kind in passwd group; do
         { last = $3; names = $3 " " $1; more = 0 }
         END { if (more) print kind, names }'
 done"""
+# Prints the accounts that need no password, after that word.
+_NO_PASSWORD = """awk -F : '$2 == "" { print "passwordless", $1 }' /etc/shadow"""
 # Prints the mode and owner of a directory, where it is, and what `closed` prints. Then prints an
 # error if a user cannot write there. An empty file needs no room.
 _STAT_AND_WRITE = """
@@ -145,9 +147,9 @@ _CLOSED = """runuser -u nobody -- sh -c '
 def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
     """No two names have one id, and users can read the files in which programs find them.
 
-    On machines, the site may have given an id a second name.
+    No account is without a password. On machines, the site may have given an id a second name.
     """
-    script = f"{users_script(plan)}\n{_UNREADABLE}\n{_SHARED_IDS}"
+    script = f"{users_script(plan)}\n{_UNREADABLE}\n{_SHARED_IDS}\n{_NO_PASSWORD}"
     hosts = [host.name for host in plan.permanent_hosts()]
     seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
     wrong = wrong_users(seen, plan)
@@ -156,6 +158,8 @@ def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
             kind, *names = line.split()
             if not names:
                 wrong.append(f"{host}:{line} cannot be read by users")
+            elif kind == "passwordless":
+                wrong.append(f"{host}: {names[0]} needs no password")
             elif has_own_image(plan, host):
                 number, *shared = names
                 wrong.append(
@@ -261,7 +265,8 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
             if owner not in people and int(mode, 8) & 2 == 0
         ]
         wrong += [
-            f"{name}:{path} can be written by everyone" for path in _open_paths(ssh, name, own)
+            f"{name}:{path} can be written by everyone"
+            for path in _open_paths(ssh, name, own, system=has_own_image(plan, name))
         ]
         return [*wrong, *_unwritable_power_log(ssh, plan, name)]
 
@@ -270,14 +275,22 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
     assert not problems, "\n".join(problems)
 
 
-def _open_paths(ssh: Ssh, name: str, directories: Sequence[str]) -> list[str]:
-    """Return the files in daemons' directories, and directories above, that users can replace."""
+def _open_paths(ssh: Ssh, name: str, directories: Sequence[str], *, system: bool) -> list[str]:
+    """Return the files in daemons' directories, and directories above, that users can replace.
+
+    With `system`, also what users can replace in the directories of programs and settings.
+    """
     above = {str(parent) for path in directories for parent in PurePosixPath(path).parents}
     script = f"""
 find {shlex.join(above)} -maxdepth 0 -perm -002 ! -perm -1000
 find {shlex.join(directories)} -maxdepth 1 -type f -perm -002
 """
-    return ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines()
+    if system:
+        script += """
+find /etc /usr -xdev '(' -type f -o -type d ')' -perm -002 ! -perm -1000
+find /run -xdev -type d -perm -002 ! -perm -1000
+"""
+    return [*dict.fromkeys(ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines())]
 
 
 def _spool_directory(plan: Plan, name: str) -> str:

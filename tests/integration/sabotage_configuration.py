@@ -156,6 +156,18 @@ SINGLE_NODE = [
             "chmod 0644 /var/log/slurm/slurmctld.log",
             "single:/var/log/slurm/slurmctld.log can be written by everyone",
         ),
+        on_single(
+            "every_directory",
+            "chmod 0777 /usr/lib/*/slurm-wlm",
+            "chmod 0755 /usr/lib/*/slurm-wlm",
+            "slurm-wlm can be written by everyone",
+        ),
+    ),
+    on_single(
+        "every_file",
+        "echo ssh-ed25519 AAAA theirs >> /root/.ssh/authorized_keys",
+        "sed -i '$d' /root/.ssh/authorized_keys",
+        "single:/root/.ssh/authorized_keys is not the harness's",
     ),
     on_single(
         "every_directory",

@@ -192,11 +192,19 @@ SINGLE_NODE = [
             "single:/dev/ptmx is character special file, mode 600, ",
         ),
     ),
-    on_single(
-        "every_user",
-        "usermod --shell /usr/sbin/nologin bob",
-        "usermod --shell /bin/bash bob",
-        "single: bob has shell /usr/sbin/nologin, should have /bin/bash",
+    at_once(
+        on_single(
+            "every_user",
+            "usermod --shell /usr/sbin/nologin bob",
+            "usermod --shell /bin/bash bob",
+            "single: bob has shell /usr/sbin/nologin, should have /bin/bash",
+        ),
+        on_single(
+            "every_user",
+            "passwd --delete root",
+            "passwd --lock root",
+            "single: root needs no password",
+        ),
     ),
 ]
 
