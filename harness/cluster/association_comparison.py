@@ -339,14 +339,14 @@ def in_memory(scenario: Scenario) -> tuple[Table, Table, Table]:
     """Return the users, associations and QOS that slurmctld should have in memory."""
     tree = associations(scenario)
     people = users(scenario)
-    columns_in_memory = ("Share", "ParentName", "GrpJobs", "GrpSubmit", *_INHERITED)
+    columns_in_memory = ("Share", "ParentName", "GrpJobs", "GrpSubmit", "GrpTRES", *_INHERITED)
     rows = {
         key: {
             column: _inherited(tree, key, column) for column in columns_in_memory if column in row
         }
         for key, row in tree.items()
     }
-    qos_columns = ("Priority", "GrpJobs", "GrpSubmit", "MaxWall")
+    qos_columns = ("Priority", "GrpJobs", "GrpSubmit", "GrpTRES", "MaxTRES", "MaxWall")
     limits = {
         key: {column: row[column] for column in qos_columns if column in row}
         for key, row in qos(scenario).items()
@@ -371,6 +371,8 @@ _IN_MEMORY = {
     "ParentAccount": "ParentName",
     "GrpJobs": "GrpJobs",
     "GrpSubmitJobs": "GrpSubmit",
+    "GrpTRES": "GrpTRES",
+    "MaxTRESPJ": "MaxTRES",
     "MaxJobs": "MaxJobs",
     "MaxSubmitJobs": "MaxSubmit",
     "MaxWallPJ": "MaxWall",
@@ -411,7 +413,11 @@ def _columns(facts: Mapping[str, str]) -> dict[str, Any]:
     row = {}
     for name, column in _IN_MEMORY.items():
         if name in facts:
-            text = _bare(facts[name].partition("/")[0])
+            if "TRES" in column:
+                limits = map(_bare, facts[name].split(","))
+                text = ",".join(limit for limit in limits if not limit.endswith("=N"))
+            else:
+                text = _bare(facts[name].partition("/")[0])
             row[column] = value(column, "" if text == "N" else text)
     return row
 

@@ -41,6 +41,13 @@ def test_every_cluster_is_registered_with_its_controller(
             rows = table(queried, "show", "cluster", "format=cluster,controlhost,controlport")
             assert expected & rows, f"{name} is not registered at {address}:{port}: {rows}"
     assert {row[0] for row in table(cluster, "show", "cluster", "format=cluster")} == {*clusters}
+    rows = table(cluster, "show", "federation", "format=federation,cluster")
+    federated = {(federation, member) for federation, member, *_ in rows if member}
+    assert federated == {
+        (name, member)
+        for name, federation in plan.scenario.federations.items()
+        for member in federation.clusters
+    }, "the federations in the database are not the scenario's"
 
 
 def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:

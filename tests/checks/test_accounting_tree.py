@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import pytest
 
 from harness.cluster import association_comparison
@@ -107,37 +104,39 @@ def test_users_and_accounts_match_the_scenario(
     assert not problems, "\n".join(problems)
 
 
+def different_in_memory(cluster: SlurmCluster, plan: Plan) -> list[str]:
+    """Return how the users, associations and QOS in slurmctld's memory differ."""
+    wanted = association_comparison.in_memory(plan.scenario.of_cluster(cluster.name))
+    shown = cluster.run("scontrol", "--oneliner", "show", "assoc_mgr").stdout
+    seen = association_comparison.parse_memory(shown)
+    return [
+        text
+        for *tables, kind in zip(wanted, seen, ("user", "association", "QOS"), strict=True)
+        for text in association_comparison.differences(*tables, kind)
+    ]
+
+
 def test_every_slurmctld_knows_the_scenarios_associations(
     clusters: dict[str, SlurmCluster], plan: Plan
 ) -> None:
     """Only what slurmctld has in memory is enforced; slurmdbd sends changes in the background."""
 
-    def look_at(cluster: SlurmCluster) -> Callable[[], list[str]]:
-        wanted = association_comparison.in_memory(plan.scenario.of_cluster(cluster.name))
+    def look() -> list[str]:
+        return [
+            f"{name}: {text}"
+            for name, cluster in clusters.items()
+            for text in different_in_memory(cluster, plan)
+        ]
 
-        def look() -> list[str]:
-            seen = association_comparison.parse_memory(
-                cluster.run("scontrol", "--oneliner", "show", "assoc_mgr").stdout
-            )
-            kinds = zip(wanted, seen, ("user", "association", "QOS"), strict=True)
-            return [
-                text
-                for *tables, kind in kinds
-                for text in association_comparison.differences(*tables, kind)
-            ]
-
-        return look
-
-    def is_wrong_in_slurmdbd(cluster: SlurmCluster, _: list[str]) -> bool:
+    def are_wrong_in_slurmdbd(_: list[str]) -> bool:
         looks = (different_associations, different_users, different_qos)
-        return any(look(cluster, plan) for look in looks)
+        return any(look(cluster, plan) for cluster in clusters.values() for look in looks)
 
-    for name, cluster in clusters.items():
-        wait_until(
-            look_at(cluster),
-            lambda differences: not differences,
-            what=f"{name}'s slurmctld to have the scenario's associations in memory",
-            timeout=60,
-            give_up=partial(is_wrong_in_slurmdbd, cluster),
-            show="\n".join,
-        )
+    wait_until(
+        look,
+        lambda differences: not differences,
+        what="each slurmctld to have the scenario's associations in memory",
+        timeout=60,
+        give_up=are_wrong_in_slurmdbd,
+        show="\n".join,
+    )

@@ -509,6 +509,8 @@ def places(plan: Plan, host: str) -> list[str]:
         "/etc/ld.so.conf.d",
         "/etc/profile.d",
         "/etc/security/limits.d",
+        "/etc/tmpfiles.d",
+        "/run/tmpfiles.d",
     ]
 
 

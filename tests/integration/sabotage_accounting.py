@@ -63,10 +63,12 @@ _OF_BOB = "of association of user bob in account physics"
 _SLURM_CONF = (
     r"ClusterName=aws\nSlurmctldHost=aws-ctl\nAccountingStorageType=accounting_storage/slurmdbd\n"
 )
-_SHARES = (
+_SACCTMGR = (
     f"printf '{_SLURM_CONF}AccountingStorageHost=accounting\\n' > /root/slurm.conf;"
-    "SLURM_CONF=/root/slurm.conf sacctmgr -i modify account physics where cluster=aws set fairshare"
+    "SLURM_CONF=/root/slurm.conf sacctmgr -i modify"
 )
+_SHARES = f"{_SACCTMGR} account physics where cluster=aws set fairshare"
+_CPUS_OF_A_JOB = f"{_SACCTMGR} qos normal set maxtresperjob=cpu"
 
 FEDERATION = [
     of_bob("physics", "its user is alice, accounting says bob"),
@@ -213,16 +215,32 @@ FEDERATION = [
         ),
     ),
     # slurmdbd notifies slurmctld of the change, then the database is corrected without slurmdbd.
-    Sabotage(
-        (_MEMORY,),
-        (
-            "accounting",
-            f"{_SHARES}=1 &&"
-            ' mariadb -e "update slurm_acct_db.aws_assoc_table set shares = 60'
-            " where acct = 'physics' and user = ''\"",
+    at_once(
+        Sabotage(
+            (_MEMORY,),
+            (
+                "accounting",
+                f"{_SHARES}=1 &&"
+                ' mariadb -e "update slurm_acct_db.aws_assoc_table set shares = 60'
+                " where acct = 'physics' and user = ''\"",
+            ),
+            ("accounting", f"{_SHARES}=2 && {_SHARES}=60; rm /root/slurm.conf"),
+            f"Share {_OF_PHYSICS} is 1, should be 60",
         ),
-        ("accounting", f"{_SHARES}=2 && {_SHARES}=60; rm /root/slurm.conf"),
-        f"Share {_OF_PHYSICS} is 1, should be 60",
+        Sabotage(
+            (_MEMORY,),
+            (
+                "accounting",
+                f"{_CPUS_OF_A_JOB}=7 &&"
+                " mariadb -e \"update slurm_acct_db.qos_table set max_tres_pj = ''"
+                " where name = 'normal'\"",
+            ),
+            (
+                "accounting",
+                f"{_CPUS_OF_A_JOB}=8 && {_CPUS_OF_A_JOB}=-1; rm /root/slurm.conf",
+            ),
+            "MaxTRES of QOS normal is cpu=7, should be unset",
+        ),
     ),
     Sabotage(
         ("no_more_jobs_at_a_time",),

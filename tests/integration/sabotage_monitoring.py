@@ -145,4 +145,11 @@ MONITORING = [
         *wrapper("squeue", 'case "$*" in *--clusters=*) ;; *) exec /usr/bin/squeue "$@" ;; esac'),
         "open, as seen from private",
     ),
+    on_host(
+        "registered_with_its_controller",
+        "ctl-a",
+        "sacctmgr -i add federation europe clusters=open",
+        "sacctmgr -i delete federation europe",
+        "the federations in the database are not the scenario's",
+    ),
 ]
