@@ -205,7 +205,8 @@ def test_users_without_an_account_are_unknown_and_others_have_no_rights() -> Non
 
 
 def in_memory(**changes: Any) -> str:
-    facts = {"shares": "60/0.59/101/0.00", "jobs": "5(0)", "account": "physics", **changes}
+    facts = {"shares": "60/0.59/101/0.00", "jobs": "5(0)", "account": "physics", "tres": ""}
+    facts |= {"group": "cpu=6(1),mem=2048(0),node=N(1)", **changes}
     lines = [
         "Current Association Manager state",
         "UserName=alice(2001) DefAccount={account} DefWckey= AdminLevel=None",
@@ -214,19 +215,19 @@ def in_memory(**changes: Any) -> str:
         *(
             f"ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=1"
             f" SharesRaw/Norm/Level/Factor={shares} ParentAccount={parent} GrpJobs=N(0)"
-            " GrpSubmitJobs=N(0)"
+            f" GrpSubmitJobs=N(0) GrpTRES={group}"
             f" GrpWall=N(0.35) MaxJobs={jobs} MaxSubmitJobs= MaxWallPJ="
-            for account, user, shares, parent, jobs in (
-                ("root", "", "1/0.00", "", ""),
-                ("root", "root(0)", "1/0.00", "", ""),
-                ("science", "", "1/0.00", "root(1)", "5(0)"),
-                ("science", "alice(2001)", "1/0.00", "", "5(0)"),
-                ("physics", "", "{shares}", "science(2)", "5(0)"),
-                ("physics", "alice(2001)", "1/0.5", "", "{jobs}"),
+            for account, user, shares, parent, jobs, group in (
+                ("root", "", "1/0.00", "", "", "cpu=N(1)"),
+                ("root", "root(0)", "1/0.00", "", "", "cpu=N(1)"),
+                ("science", "", "1/0.00", "root(1)", "5(0)", "cpu=N(1)"),
+                ("science", "alice(2001)", "1/0.00", "", "5(0)", "cpu=N(1)"),
+                ("physics", "", "{shares}", "science(2)", "5(0)", "{group}"),
+                ("physics", "alice(2001)", "1/0.5", "", "{jobs}", "cpu=N(1)"),
             )
         ),
-        "QOS=normal(1) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ= PreemptMode=OFF"
-        " Priority=0",
+        "QOS=normal(1) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ= MaxTRESPJ={tres}"
+        " PreemptMode=OFF Priority=0",
         "QOS=urgent(2) UsageRaw=0.0 GrpJobs=N(0) GrpSubmitJobs=N(0) MaxWallPJ=10 PreemptMode=OFF"
         " Priority=1000",
     ]
@@ -240,6 +241,11 @@ def in_memory(**changes: Any) -> str:
         ({"shares": "1/0"}, ["Share of one of account physics is 1, should be 60"]),
         # A user has the limit of the account above that of its own account.
         ({"jobs": ""}, ["MaxJobs of one of user alice in account physics is unset, should be 5"]),
+        ({"tres": "cpu=7,mem=3072"}, ["MaxTRES of one normal is cpu=7,mem=3072, should be unset"]),
+        (
+            {"group": "cpu=20(3),mem=N(0)"},
+            ["GrpTRES of one of account physics is cpu=20, should be cpu=6,mem=2048"],
+        ),
         ({"account": "science"}, ["DefaultAccount of one alice is science, should be physics"]),
     ],
 )

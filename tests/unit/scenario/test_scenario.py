@@ -252,6 +252,14 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             "defaults: auth: slurm requires the defaults, with AuthType",
         ),
         (CLUSTER % ", login: 'c[1-2]'", "node c1 is already clusters.one.login"),
+        (
+            CLUSTER % ", pam_slurm_adopt: true",
+            "pam_slurm_adopt: requires login hosts, from which users log in to nodes",
+        ),
+        (
+            CLUSTER % ", pam_slurm_adopt: true, login: l, hosts: h",
+            "pam_slurm_adopt: looks for the jobs of one slurmd: nodes cannot share hosts",
+        ),
         (CLUSTER % ", login: ctl", "login: host ctl is already clusters.one.controller"),
         (CLUSTER % ", rest: {host: c1}", "node c1 is already clusters.one.rest.host"),
         (CLUSTER % ", defaults: false, rest: {}", "requires the defaults, with AuthAltTypes"),
