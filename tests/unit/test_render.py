@@ -405,7 +405,9 @@ def test_oci_conf_has_the_options_of_its_release_and_runs_nothing_of_a_users_as_
     }
     assert as_root.keys() == {"RunTimeKill", "RunTimeDelete"}
     assert all(
-        value.startswith("/usr/sbin/runuser --user=%u -- crun ") for value in as_root.values()
+        command.startswith(("trap ", "/usr/sbin/runuser --user=%u -- crun "))
+        for value in as_root.values()
+        for command in value.split("; ")
     )
 
 
