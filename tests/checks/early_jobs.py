@@ -199,28 +199,28 @@ def jobs_of_hosts(
     """
     wanted: dict[tuple[str, int], str] = {}
     for name, cluster in clusters.items():
-        for host, (user, *place) in places(name, cluster, plan, jobs).items():
+        for host, (user, *place) in job_places(cluster, plan, jobs).items():
             options = (*only(cluster, plan), f"--output={job_trace.OUTPUT}", *place)
             job_id = jobs.submit(cluster, f"{job_trace.WHERE}\nsrun true", *options, user=user)
             wanted[name, job_id] = host
     return wanted
 
 
-def places(name: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[str, tuple[str, ...]]:
+def job_places(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[str, tuple[str, ...]]:
     """Return a user and sbatch's options for a node on each permanent host with nodes.
 
     They are returned by host. If there is no such host, the options are for any node.
     """
     static_hosts = {host.name for host in plan.hosts if host.provision == "static"}
-    hosts_of = plan.hosts_of(name)
-    rendered = slurm_conf(plan, name).partitions
+    hosts_of = plan.hosts_of(cluster.name)
+    rendered = slurm_conf(plan, cluster.name).partitions
     static_nodes = {node for node, host in hosts_of.items() if host in static_hosts}
     free = static_nodes - reserved_nodes(cluster, plan)
     places = {
         hosts_of[node]: (
-            jobs.user_of(name, rendered.get(partition.name, {})),
+            jobs.user_of(cluster.name, rendered.get(partition.name, {})),
             f"--partition={partition.name}",
-            *jobs.partition_options(name, rendered.get(partition.name, {})),
+            *jobs.partition_options(cluster.name, rendered.get(partition.name, {})),
             f"--nodelist={node}",
         )
         for partition in cluster.partitions()

@@ -129,8 +129,10 @@ def test_every_slurmctld_knows_the_scenarios_associations(
         ]
 
     def are_wrong_in_slurmdbd(_: list[str]) -> bool:
-        looks = (different_associations, different_users, different_qos)
-        return any(look(cluster, plan) for cluster in clusters.values() for look in looks)
+        comparisons = (different_associations, different_users, different_qos)
+        return any(
+            different(cluster, plan) for cluster in clusters.values() for different in comparisons
+        )
 
     wait_until(
         look,

@@ -103,7 +103,7 @@ NO_JOBS = re.compile(r"Could not open job state file|No job state file \(.*\) to
 # Prints the files from which systemd has the units of daemons, wherever they are.
 _LOADED = f"systemctl show --value --property=FragmentPath,DropInPaths {' '.join(DAEMONS)}"
 # The keys with which the harness, and nobody else, logs in as root.
-ROOT_KEYS = "/root/.ssh/authorized_keys"
+_ROOT_KEYS = "/root/.ssh/authorized_keys"
 # Paths of configuration files whose changes affect the daemons.
 SETTINGS = r"/etc/(slurm|munge|default|sysconfig|logrotate\.d)/"
 
@@ -452,10 +452,10 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
                 )
         wrong += [f"{name}:{line}" for line in open_directories(hosts[name], tree[name])]
         if has_own_image(plan, name):
-            keys = hosts[name].run(f"cat {ROOT_KEYS}").stdout
+            keys = hosts[name].run(f"cat {_ROOT_KEYS}").stdout
             if keys != run.key("ssh_key.pub").read_text():
                 wrong.append(
-                    f"{name}:{ROOT_KEYS} is not the harness's: it decides who becomes root"
+                    f"{name}:{_ROOT_KEYS} is not the harness's: it decides who becomes root"
                 )
         # A file that comes from neither the harness nor a package may change what the daemons do.
         files = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import Jobs, only
-from early_jobs import places
+from early_jobs import job_places
 
 from harness import render, run_secrets, slurm_options
 from harness.cluster.slurm import FINISHED, SlurmCluster
@@ -144,7 +144,7 @@ def test_users_log_in_to_a_node_only_while_they_have_a_job_there(
 
 
 def verify_admission(ssh: Ssh, plan: Plan, run: RunDir, jobs: Jobs, cluster: SlurmCluster) -> None:
-    wanted = places(cluster.name, cluster, plan, jobs)
+    wanted = job_places(cluster, plan, jobs)
     users = {user for user, *_ in wanted.values()}
     wait_until(
         lambda: [job for job in cluster.jobs() if job.user in users],
@@ -174,8 +174,7 @@ def verify_admission(ssh: Ssh, plan: Plan, run: RunDir, jobs: Jobs, cluster: Slu
             assert any(f"job_{job_id}/" in line for line in cgroups), (
                 f"{host}: the session of {user} is not in the cgroup of job {job_id}: {cgroups}"
             )
-    for host, job_id in job_on.items():
-        cluster.run("scancel", str(job_id), user=wanted[host][0])
+    cluster.run("scancel", *map(str, job_on.values()))
     cluster.wait_for(job_on.values(), {"CANCELLED"})
     for host, (user, *_) in wanted.items():
         wait_until(
