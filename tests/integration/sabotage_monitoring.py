@@ -137,7 +137,7 @@ MONITORING = [
         "db",
         located("private", "127.0.0.1"),
         located("private", "$(getent hosts ctl-b | cut -d' ' -f1)"),
-        "on open, --clusters=private reaches open: the database says that it is at 127.0.0.1:6817",
+        "--clusters=private reaches a[1-2]: the database says that it is at 127.0.0.1:6817",
     ),
     on_host(
         SEPARATE,
