@@ -55,6 +55,6 @@ def assert_reaches(there: SlurmCluster, here: SlurmCluster, option: str) -> None
     reached = fold(set(shown.stdout.split())) or f"no cluster ({shown.stderr.strip()})"
     address = ("sacctmgr", "--noheader", "--parsable2", "show", "cluster", there.name)
     at = here.run(*address, "format=ControlHost,ControlPort").stdout.strip().replace("|", ":")
-    assert reached == fold(set(there.run(*list_nodes).stdout.split())), (
+    assert reached == fold(set(there.run(*list_nodes, "--local").stdout.split())), (
         f"on {here.name}, {option} reaches {reached}: the database says that it is at {at}"
     )
