@@ -339,15 +339,17 @@ def test_every_host_name_resolves_to_that_host(
     hosts = [host.name for host in plan.permanent_hosts()]
     names = shlex.join(host.name for host in plan.hosts)
     script = (
-        f"hostname -I; {_LOOKUP_IS_SLOW.format(name=hosts[0])} && exit {_SLOW};"
+        "hostname -I; echo $(getent ahosts localhost | cut -d' ' -f1 | sort -u);"
+        f" {_LOOKUP_IS_SLOW.format(name=hosts[0])} && exit {_SLOW};"
         f" for name in {names}; do echo $name $(getent ahosts $name | head -n 1); done"
     )
     answers = everywhere(lambda name: ssh.run(name, ["sh", "-c", script], check=False), hosts)
-    seen = {host: answer.stdout.splitlines() for host, answer in answers.items()}
-    host_at = {address: host for host, (own, *_) in seen.items() for address in own.split()}
+    printed = {host: answer.stdout.splitlines() for host, answer in answers.items()}
+    host_at = {address: host for host, (own, *_) in printed.items() for address in own.split()}
+    seen = {host: lines for host, (_, _, *lines) in printed.items()}
     wrong = [
         f"on {host}, {name} is {address}, which is {host_at[address]}"
-        for host, (_, *lines) in seen.items()
+        for host, lines in seen.items()
         for name, address in (line.split()[:2] for line in lines if " " in line)
         if host_at.get(address, name) != name
     ]
@@ -360,11 +362,16 @@ def test_every_host_name_resolves_to_that_host(
     # An installer may give a machine a second name for itself, such as Debian's 127.0.1.1.
     wrong += [
         f"on {host}, {name} is {address}, which leads to {host} itself from every host"
-        for host, (_, *lines) in seen.items()
+        for host, lines in seen.items()
         for name, address in (line.split()[:2] for line in lines if " " in line)
         if ip_address(address).is_loopback and (name != host or has_own_image(plan, host))
     ]
-    wrong += _wrong_names({host: lines for host, (_, *lines) in seen.items()}, {*hosts})
+    wrong += _wrong_names(seen, {*hosts})
+    wrong += [
+        f"on {host}, localhost is {local or 'unknown'}"
+        for host, (_, local, *_) in printed.items()
+        if not local or not all(ip_address(address).is_loopback for address in local.split())
+    ]
     for name, cluster in clusters.items():
         answer = cluster.run("scontrol", "--all", "--oneliner", "show", "node").stdout
         for node, address in re.findall(r"^NodeName=(\S+) .*\bNodeAddr=(\S+)", answer, re.M):

@@ -403,6 +403,13 @@ FEDERATION = [
         on_host("every_host_name", "aws-ctl", *exchanged("aws1", "aws2"), "which is aws2"),
         on_host(
             "every_host_name",
+            "accounting",
+            "cp /etc/hosts /root && sed '/localhost/s/^::1/192.0.2.9/' /root/hosts > /etc/hosts",
+            "cat /root/hosts > /etc/hosts && rm /root/hosts",
+            "on accounting, localhost is 127.0.0.1 192.0.2.9",
+        ),
+        on_host(
+            "every_host_name",
             "aws3",
             "cp /etc/hosts /root/hosts && sed '1i 127.0.1.1 aws3' /root/hosts > /etc/hosts",
             "cat /root/hosts > /etc/hosts",
