@@ -46,6 +46,11 @@ _KNL_MODES = {
     "numa": {word: word for word in ("a2a", "snc2", "snc4", "hemi", "quad")},
 }
 _KNL_MODES["mcdram"]["memory"] = "flat"
+# Values of CreateEnvFile in oci.conf.
+_ENVIRONMENT_FILES = (
+    *("null", "true", "y", "yes", "1", "newline"),
+    *("false", "disabled", "n", "no", "0"),
+)
 # SLURM_TMPFS_DEF_DIRS of read_jcconf.h.
 _JOB_DIRS = "/tmp,/dev/shm"  # noqa: S108
 
@@ -59,6 +64,7 @@ def check(configuration: Configuration) -> Iterator[Finding]:
         ("acct_gather.conf", _acct_gather),
         ("job_container.conf", _job_container),
         ("knl_generic.conf", _knl_generic),
+        ("oci.conf", _oci),
     ):
         source = configuration.get(kind)
         if source and is_read(configuration, kind):
@@ -162,11 +168,16 @@ def _slurmdbd_value(source: Source, key: str, setting: Setting) -> Iterator[Find
         if not is_known and not values.is_level_number(value):
             yield source.find(setting, FATAL, "word", f'"{value}" is not a debug level')
     if key == "debugflags":
-        words = source.release.words["debugflags"]
-        known = words.known | words.reported
-        for word in filter(None, value.split(",")):
-            if word.lower() not in known:
-                yield source.find(setting, FATAL, "word", f'"{word}" is unknown')
+        yield from _unknown_flags(source, setting)
+
+
+def _unknown_flags(source: Source, setting: Setting) -> Iterator[Finding]:
+    """Yield the words of DebugFlags that debug_str2flags of read_config.c does not know."""
+    words = source.release.words["debugflags"]
+    known = words.known | words.reported
+    for word in filter(None, setting.value.split(",")):
+        if word.lower() not in known:
+            yield source.find(setting, FATAL, "word", f'"{word}" is unknown')
 
 
 def _acct_gather(source: Source, slurm_conf: Source | None) -> Iterator[Finding]:
@@ -225,6 +236,32 @@ def _knl_generic(source: Source, _: Source | None) -> Iterator[Finding]:
         if key == "systemtype" and setting.value.lower() not in {"intel", "dell"}:
             yield source.find(setting, FATAL, "value", "must be Intel or Dell")
     yield from values.wrong_boot_users(source)
+
+
+def _oci(source: Source, _: Source | None) -> Iterator[Finding]:
+    """Yield why slurmstepd runs no containers: what get_oci_conf of oci_config.c refuses."""
+    if flags := source.settings.get("debugflags"):
+        yield from _unknown_flags(source, flags)
+    environment = source.settings.get("createenvfile")
+    is_word = source.release.options["oci.conf"]["createenvfile"].type == "string"
+    if environment and is_word and environment.value.lower() not in _ENVIRONMENT_FILES:
+        message = f'"{environment.value}" must be null, newline or disabled'
+        yield source.find(environment, ERROR, "value", message)
+    if grammar.is_true(source.get("ignorefileconfigjson") or ""):
+        return
+    run = source.settings.get("runtimerun")
+    if run and ("runtimecreate" in source.settings or "runtimestart" in source.settings):
+        message = "cannot be set together with RunTimeCreate and RunTimeStart"
+        yield source.find(run, ERROR, "contradiction", message)
+        return
+    needed = ["RunTimeRun"] if run else ["RunTimeCreate", "RunTimeStart"]
+    needed += ["RunTimeDelete", "RunTimeKill"]
+    if not run or "ignorefileconfigjson" not in source.release.options["oci.conf"]:
+        needed.append("RunTimeQuery")
+    missing = [name for name in needed if name.lower() not in source.settings]
+    if missing:
+        message = f"slurmstepd runs no container without {', '.join(missing)}"
+        yield source.find_here(ERROR, "missing", missing[0], message)
 
 
 def _plugstack(path: Path) -> Iterator[Finding]:

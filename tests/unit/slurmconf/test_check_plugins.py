@@ -144,6 +144,27 @@ def test_knl_generic_conf(tmp_path: Path, release: str, text: str, expected: str
 
 
 @pytest.mark.parametrize(
+    ("release", "text", "expected"),
+    [
+        ("24.11", "RunTimeRun=r\nRunTimeKill=k\nRunTimeDelete=d", ""),
+        ("22.05", "RunTimeRun=r\nRunTimeKill=k\nRunTimeDelete=d", "without RunTimeQuery"),
+        ("24.11", "RunTimeRun=r", "no container without RunTimeDelete, RunTimeKill"),
+        ("24.11", "RunTimeRun=r\nRunTimeStart=s", "together with RunTimeCreate"),
+        ("24.11", "", "without RunTimeCreate, RunTimeStart, RunTimeDelete"),
+        ("24.11", "IgnoreFileConfigJson=yes\nCreateEnvFile=No", ""),
+        ("24.11", "IgnoreFileConfigJson=yes\nCreateEnvFile=on", '"on" must be null'),
+        ("24.11", "IgnoreFileConfigJson=yes\nDebugFlags=odd", '"odd" is unknown'),
+    ],
+)
+def test_oci_conf(tmp_path: Path, release: str, text: str, expected: str) -> None:
+    (tmp_path / "slurm.conf").write_text(BASE)
+    (tmp_path / "oci.conf").write_text(f"{text}\n")
+    findings = map(str, check.check_path(tmp_path, releases.get(release)))
+    found = [line for line in findings if "oci.conf" in line]
+    assert (len(found) == 1 and expected in found[0]) if expected else not found, found
+
+
+@pytest.mark.parametrize(
     "name", ["helpers.conf", "burst_buffer.conf", "topology.conf", "knl_generic.conf"]
 )
 def test_files_that_no_plugin_reads_are_not_checked(tmp_path: Path, name: str) -> None:
