@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from conftest import Jobs, Powering, only
+from conftest import Jobs, Powering, everywhere
 from test_configuration import has_read_another, reported_as_different
+from test_hosts import printed, wrong_files, wrong_programs
 from test_nodes import users_script, wrong_users
+from test_processes import wrong_processes
 
-from harness import providers, slurm_options
+from harness import providers, render, slurm_options
 from harness.cluster.history import Recorder, Sighting
 from harness.cluster.node_state import is_draining, is_powered_down, is_suspended, words
 from harness.cluster.slurm import FINISHED, Job, SlurmCluster, job_key
@@ -315,30 +317,42 @@ def test_jobs_resume_as_many_nodes_as_they_request_at_once(
     assert len(elastic.resumed(began)) == count
 
 
-def test_every_user_is_the_same_on_resumed_nodes(
+def test_resumed_nodes_have_the_users_files_programs_and_limits_of_a_host(
     elastic: Elastic, jobs: Jobs, powering_up: Powering
 ) -> None:
-    """A job looks on all of them, because they may be gone when other checks look on hosts."""
+    """A job holds all of them, because they may be gone when other checks look on hosts."""
     nodes = [*elastic.nodes]
+    host_of = elastic.plan.hosts_of(elastic.cluster.name)
+    hosts = [*dict.fromkeys(host_of[node] for node in nodes)]
     with powering_up():
-        answer = elastic.cluster.run(
-            "srun",
-            *only(elastic.cluster, elastic.plan),
-            *jobs.access_options(elastic.cluster),
+        job_id = jobs.submit_here(
+            elastic.cluster,
+            f"srun --nodes={len(nodes)} --ntasks-per-node=1 sleep infinity",
             *elastic.partition_options(),
             f"--nodelist={','.join(nodes)}",
             f"--nodes={len(nodes)}",
-            "--ntasks-per-node=1",
-            "sh",
-            "-c",
-            f'{users_script(elastic.plan)} | sed "s/^/$SLURMD_NODENAME /"',
-            user=jobs.user,
         )
-    seen: dict[str, list[str]] = {node: [] for node in nodes}
-    for line in answer.stdout.splitlines():
-        node, _, facts = line.partition(" ")
-        seen[node].append(facts)
-    wrong = wrong_users(seen, elastic.plan)
+        elastic.cluster.wait_for(
+            [job_id], {"RUNNING"}, timeout=elastic.seconds("ResumeTimeout") + ROUNDS
+        )
+    ssh, plan, tree = elastic.ssh, elastic.plan, render.render(elastic.plan)
+    controller = plan.scenario.clusters[elastic.cluster.name].controller
+    zone = printed(ssh, controller, "date +%z")
+
+    def look(name: str) -> list[str]:
+        wrong = wrong_files(ssh, elastic.run, plan, tree, name)
+        wrong += wrong_programs(ssh, plan, tree, name) + wrong_processes(ssh, plan, name)
+        if (here := printed(ssh, name, "date +%z")) != zone:
+            wrong.append(f"{name} has time zone {here.strip()}, {controller} has {zone.strip()}")
+        return wrong
+
+    try:
+        users = everywhere(lambda name: printed(ssh, name, users_script(plan)).splitlines(), hosts)
+        wrong = wrong_users(users, plan)
+        for lines in everywhere(look, hosts).values():
+            wrong += lines
+    finally:
+        elastic.cluster.run("scancel", str(job_id), user=jobs.user)
     assert not wrong, "\n".join(wrong)
 
 

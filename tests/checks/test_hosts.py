@@ -9,11 +9,11 @@ import shlex
 import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import PurePosixPath
 
 import pytest
 from conftest import everywhere
-from testinfra.host import Host
 
 from harness import releases, render, run_secrets, slurm_options
 from harness.cluster import diagnosis, logs
@@ -289,17 +289,21 @@ def test_every_program_and_plugin_of_slurm_is_the_packaged_one(ssh: Ssh, plan: P
     A packaged file of settings takes effect when its daemon starts again. Machines, and images of
     users, may have Slurm from elsewhere.
     """
-    hosts = [host.name for host in plan.permanent_hosts() if has_own_image(plan, host.name)]
     tree = render.render(plan)
+    hosts = [host.name for host in plan.permanent_hosts()]
+    wrong = everywhere(partial(wrong_programs, ssh, plan, tree), hosts)
+    problems = [line for lines in wrong.values() for line in lines]
+    assert not problems, "\n".join(problems)
 
-    def look(name: str) -> list[str]:
-        rendered = {file.path for file in tree[name]}
-        answer = ssh.run(name, ["sh", "-c", different_programs(plan.host(name).family)])
-        return [line for line in answer.stdout.splitlines() if line.split(" ")[0] not in rendered]
 
-    seen = everywhere(look, hosts)
-    wrong = [f"{name}: {line}" for name in hosts for line in seen[name]]
-    assert not wrong, "\n".join(wrong)
+def wrong_programs(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> list[str]:
+    """Return what differs on a host from the packages of Slurm and munge."""
+    if not has_own_image(plan, name):
+        return []
+    rendered = {file.path for file in tree[name]}
+    answer = ssh.run(name, ["sh", "-c", different_programs(plan.host(name).family)])
+    lines = answer.stdout.splitlines()
+    return [f"{name}: {line}" for line in lines if line.split(" ")[0] not in rendered]
 
 
 def test_every_slurm_daemon_started_without_an_error_or_warning(
@@ -420,68 +424,63 @@ def complaints(
 
 
 def test_every_file_is_the_rendered_one_with_owner_and_mode(
-    run: RunDir, plan: Plan, hosts: dict[str, Host]
+    ssh: Ssh, run: RunDir, plan: Plan
 ) -> None:
-    tree = render.render(plan)
-    secrets = run.secrets()
-
-    def look(name: str) -> list[str]:
-        wrong = []
-        # A federation has a hundred files: ask a host only once for the owners of its files, and
-        # once for their sums.
-        paths = shlex.join(file.path for file in tree[name])
-        stats = {
-            path: facts
-            for *facts, path in table(hosts[name], f"stat -c '%f %U %G %04a %n' {paths}", 4)
-        }
-        owners = {path: tuple(owner) for path, (_, *owner) in stats.items()}
-        digests = {path: digest for digest, path in table(hosts[name], f"sha256sum {paths}", 1)}
-        for file in tree[name]:
-            if file.path not in owners:
-                wrong.append(f"{name}:{file.path} is missing")
-                continue
-            wanted = hashlib.sha256(run_secrets.reveal(file.text, secrets).encode()).hexdigest()
-            if digests.get(file.path) != wanted:
-                wrong.append(f"{name}:{file.path} is not the rendered file")
-            if not stat.S_ISREG(int(stats[file.path][0], 16)):
-                wrong.append(f"{name}:{file.path} is not a regular file")
-            elif (owner := owners[file.path]) != (file.owner, file.group, file.mode):
-                wrong.append(
-                    f"{name}:{file.path} is {owner}, "
-                    f"should be {(file.owner, file.group, file.mode)}"
-                )
-        wrong += [f"{name}:{line}" for line in open_directories(hosts[name], tree[name])]
-        if has_own_image(plan, name):
-            keys = hosts[name].run(f"cat {_ROOT_KEYS}").stdout
-            if keys != run.key("ssh_key.pub").read_text():
-                wrong.append(
-                    f"{name}:{_ROOT_KEYS} is not the harness's: it decides who becomes root"
-                )
-        # A file that comes from neither the harness nor a package may change what the daemons do.
-        files = hosts[name].run(f"find {' '.join(places(plan, name))} ! -type d").stdout
-        if has_own_image(plan, name):
-            files += "\n".join(hosts[name].run(_LOADED).stdout.split())
-        owner = plan.host(name).family.owner_of_file
-        others = sorted({*files.splitlines()} - {*owners})
-        # Only if a package lacks one of the files, ask for each of them.
-        if others and hosts[name].run(f"{owner} {shlex.join(others)}").failed:
-            wrong += [
-                f"{name}:{path} was not rendered"
-                for path in others
-                if hosts[name].run(f"{owner} {shlex.quote(path)}").failed
-            ]
-        return wrong
-
-    wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
+    hosts = [host.name for host in plan.permanent_hosts()]
+    wrong = everywhere(partial(wrong_files, ssh, run, plan, render.render(plan)), hosts)
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
 
 
-def open_directories(host: Host, files: Sequence[render.RenderedFile]) -> Iterator[str]:
+def wrong_files(ssh: Ssh, run: RunDir, plan: Plan, tree: render.Tree, name: str) -> list[str]:
+    """Return how the files of a host differ from the rendered ones."""
+    wrong = []
+    secrets = run.secrets()
+    # A federation has a hundred files: ask a host only once for the owners of its files, and once
+    # for their sums.
+    paths = shlex.join(file.path for file in tree[name])
+    rows = table(ssh, name, f"stat -c '%f %U %G %04a %n' {paths}", 4)
+    stats = {path: facts for *facts, path in rows}
+    owners = {path: tuple(owner) for path, (_, *owner) in stats.items()}
+    digests = {path: digest for digest, path in table(ssh, name, f"sha256sum {paths}", 1)}
+    for file in tree[name]:
+        if file.path not in owners:
+            wrong.append(f"{name}:{file.path} is missing")
+            continue
+        wanted = hashlib.sha256(run_secrets.reveal(file.text, secrets).encode()).hexdigest()
+        if digests.get(file.path) != wanted:
+            wrong.append(f"{name}:{file.path} is not the rendered file")
+        if not stat.S_ISREG(int(stats[file.path][0], 16)):
+            wrong.append(f"{name}:{file.path} is not a regular file")
+        elif (owner := owners[file.path]) != (file.owner, file.group, file.mode):
+            wanted_owner = (file.owner, file.group, file.mode)
+            wrong.append(f"{name}:{file.path} is {owner}, should be {wanted_owner}")
+    wrong += [f"{name}:{line}" for line in open_directories(ssh, name, tree[name])]
+    if has_own_image(plan, name):
+        keys = printed(ssh, name, f"cat {_ROOT_KEYS}")
+        if keys != run.key("ssh_key.pub").read_text():
+            wrong.append(f"{name}:{_ROOT_KEYS} is not the harness's: it decides who becomes root")
+    # A file that comes from neither the harness nor a package may change what the daemons do.
+    files = printed(ssh, name, f"find {' '.join(places(plan, name))} ! -type d").splitlines()
+    if has_own_image(plan, name):
+        files += printed(ssh, name, _LOADED).split()
+    owner = plan.host(name).family.owner_of_file
+    others = sorted({*files} - {*owners})
+    # Only if a package lacks one of the files, ask for each of them.
+    if others and failed(ssh, name, f"{owner} {shlex.join(others)}"):
+        wrong += [
+            f"{name}:{path} was not rendered"
+            for path in others
+            if failed(ssh, name, f"{owner} {shlex.quote(path)}")
+        ]
+    return wrong
+
+
+def open_directories(ssh: Ssh, name: str, files: Sequence[render.RenderedFile]) -> Iterator[str]:
     """Yield the directories above rendered files in which others could replace these files."""
     owners = {"root", *(file.owner for file in files)}
     directories = {str(above) for file in files for above in PurePosixPath(file.path).parents}
-    for mode, owner, path in table(host, f"stat -Lc '%a %U %n' {shlex.join(directories)}", 2):
+    for mode, owner, path in table(ssh, name, f"stat -Lc '%a %U %n' {shlex.join(directories)}", 2):
         if int(mode, 8) & stat.S_IWOTH and not int(mode, 8) & stat.S_ISVTX:
             yield f"{path} can be written by everyone (mode {mode}), who can replace its files"
         if owner not in owners:
@@ -514,9 +513,19 @@ def places(plan: Plan, host: str) -> list[str]:
     ]
 
 
-def table(host: Host, command: str, gaps: int) -> list[list[str]]:
-    """Return a command's output, even if it fails: each line split at its first `gaps` gaps."""
-    return [line.split(maxsplit=gaps) for line in host.run(command).stdout.splitlines()]
+def table(ssh: Ssh, host: str, command: str, gaps: int) -> list[list[str]]:
+    """Return what a command prints, even if it fails: each line split at its first `gaps` gaps."""
+    return [line.split(maxsplit=gaps) for line in printed(ssh, host, command).splitlines()]
+
+
+def printed(ssh: Ssh, host: str, command: str) -> str:
+    """Return what a command prints, even if it fails."""
+    return ssh.run(host, ["sh", "-c", command], check=False).stdout
+
+
+def failed(ssh: Ssh, host: str, command: str) -> bool:
+    """Return whether a command fails."""
+    return ssh.run(host, ["sh", "-c", command], check=False).exit_code != 0
 
 
 @pytest.mark.needs("users", "munge")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from conftest import everywhere
 from test_hosts import has_own_image, shared_nodes
@@ -90,20 +91,27 @@ done 2> /dev/null
 def test_every_daemon_has_the_limits_priority_and_environment_of_its_unit(
     ssh: Ssh, plan: Plan
 ) -> None:
-    def look(name: str) -> list[str]:
-        host = plan.host(name)
-        units = [*host.daemons, *(f"slurmd@{node}" for node in shared_nodes(host, plan))]
-        answer = ssh.run(name, ["sh", "-c", _SCRIPT, "sh", *units]).stdout
-        systemd, *daemons = answer.split("\n\n")
-        return [
-            f"{name}: {line}"
-            for daemon in daemons
-            for line in _differences(daemon, systemd, exact=has_own_image(plan, name))
-        ]
-
-    wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
+    hosts = [host.name for host in plan.permanent_hosts()]
+    wrong = everywhere(partial(wrong_processes, ssh, plan), hosts)
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
+
+
+def wrong_processes(ssh: Ssh, plan: Plan, name: str) -> list[str]:
+    """Return how the daemons of a host differ from what their units give them."""
+    host = plan.host(name)
+    shared = shared_nodes(host, plan)
+    # On a host that is up without its slurmd, slurmctld starts it.
+    units = {*host.daemons, *(f"slurmd@{node}" for node in shared)}
+    if host.nodes and not shared:
+        units.add("slurmd")
+    answer = ssh.run(name, ["sh", "-c", _SCRIPT, "sh", *units]).stdout
+    systemd, *daemons = answer.split("\n\n")
+    return [
+        f"{name}: {line}"
+        for daemon in daemons
+        for line in _differences(daemon, systemd, exact=has_own_image(plan, name))
+    ]
 
 
 def _differences(printed: str, of_systemd: str, *, exact: bool) -> Iterator[str]:

@@ -621,7 +621,7 @@ ELASTIC = [
     ),
     at_once(
         Sabotage(
-            ("same_on_resumed_nodes",),
+            ("users_files_programs",),
             (
                 "ctl",
                 "scontrol update SuspendExcNodes=n1,c2"
@@ -635,10 +635,22 @@ ELASTIC = [
             "c2: bob has uid 2003, should have 2002",
         ),
         Sabotage(
-            ("same_on_resumed_nodes",),
+            ("users_files_programs",),
             ("ctl", "srun --nodelist=c2 sed -i s,:/home/bob:,:/tmp/bob:, /etc/passwd"),
             ("ctl", "true"),  # the node is created again
             "c2: bob has home /tmp/bob, should have /home/bob",
+        ),
+        Sabotage(
+            ("users_files_programs",),
+            ("ctl", "srun --nodelist=c2 ln -sf /usr/share/zoneinfo/Asia/Tokyo /etc/localtime"),
+            ("ctl", "true"),
+            "c2 has time zone +0900, ctl has +0000",
+        ),
+        Sabotage(
+            ("users_files_programs",),
+            ("ctl", "srun --nodelist=c2 sh -c 'echo ulimit -t 60 > /etc/profile.d/limits.sh'"),
+            ("ctl", "true"),
+            "c2:/etc/profile.d/limits.sh was not rendered",
         ),
     ),
     Sabotage(
