@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 
 import pytest
@@ -212,7 +213,7 @@ def test_user_cannot_cancel_anothers_job(
     job_id = jobs.submit_here(cluster, "sleep 300")
     cluster.wait_for([job_id], {"RUNNING"})
     answer = cluster.run("scancel", str(job_id), user=users[1], check=False)
-    assert "Access/permission denied" in answer.stderr
+    assert "Access/permission denied" in answer.stderr, f"scancel as {users[1]}: {answer.stderr}"
     assert cluster.job(job_id).state == "RUNNING"
     cluster.run("scancel", str(job_id), user=users[0])
     cluster.wait_for([job_id], {"CANCELLED"})
@@ -230,14 +231,18 @@ def test_user_cannot_change_the_cluster(
     for name, cluster in clusters.items():
         node = plan.scenario.clusters[name].node_names()[0]
         partition = next(iter(plan.scenario.clusters[name].partitions))
-        for command in (
-            ["scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=mischief"],
-            ["scontrol", "update", f"PartitionName={partition}", "State=DOWN"],
-            ["scontrol", "reconfigure"],
-            ["scontrol", "shutdown"],
+        change_node = ("scontrol", "update", f"NodeName={node}")
+        change_partition = ("scontrol", "update", f"PartitionName={partition}")
+        for command, undo in (
+            ((*change_node, "State=DRAIN", "Reason=mischief"), (*change_node, "State=RESUME")),
+            ((*change_partition, "State=DOWN"), (*change_partition, "State=UP")),
+            (("scontrol", "reconfigure"), ()),
+            (("scontrol", "shutdown"), ()),
         ):
             answer = cluster.run(*command, user=users[0], check=False)
-            assert answer.exit_code != 0, f"{name}: {command} was allowed"
+            if answer.exit_code == 0 and undo:
+                cluster.run(*undo)  # it would break the checks that follow, too
+            assert answer.exit_code != 0, f"{name}: {users[0]} may use {shlex.join(command)}"
             assert re.search("Invalid user id|Access/permission denied", answer.stderr), (
                 answer.stderr
             )

@@ -126,6 +126,10 @@ _SHARED_IDS = """for kind in passwd group; do
 done"""
 # Prints the accounts that need no password, after that word.
 _NO_PASSWORD = """awk -F : '$2 == "" { print "passwordless", $1 }' /etc/shadow"""
+# Prints the options of Slurm's commands that a user's login and other shells set, after a word.
+_ENVIRONMENT = """runuser -l {user} -c 'env; bash -ic env 2> /dev/null' |
+    sed -En 's/^((SLURM|SBATCH|SALLOC|SRUN|SCANCEL|SQUEUE|SINFO|SACCT)_[A-Z_]+)=.*/variable \\1/p' |
+    sort -u"""
 # Prints the mode and owner of a directory, where it is, and what `closed` prints. Then prints an
 # error if a user cannot write there. An empty file needs no room.
 _STAT_AND_WRITE = """
@@ -147,9 +151,12 @@ _CLOSED = """runuser -u nobody -- sh -c '
 def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
     """No two names have one id, and users can read the files in which programs find them.
 
-    No account is without a password. On machines, the site may have given an id a second name.
+    No account is without a password, and no shell sets options of Slurm's commands. On machines,
+    the site may have given an id a second name, and set options.
     """
-    script = f"{users_script(plan)}\n{_UNREADABLE}\n{_SHARED_IDS}\n{_NO_PASSWORD}"
+    user = next(iter(plan.scenario.users))
+    parts = (_UNREADABLE, _SHARED_IDS, _NO_PASSWORD, _ENVIRONMENT.format(user=user))
+    script = "\n".join([users_script(plan), *parts])
     hosts = [host.name for host in plan.permanent_hosts()]
     seen = everywhere(lambda name: ssh.run(name, ["sh", "-c", script]).stdout.splitlines(), hosts)
     wrong = wrong_users(seen, plan)
@@ -160,6 +167,11 @@ def test_every_user_is_the_same_on_every_host(ssh: Ssh, plan: Plan) -> None:
                 wrong.append(f"{host}:{line} cannot be read by users")
             elif kind == "passwordless":
                 wrong.append(f"{host}: {names[0]} needs no password")
+            elif kind == "variable" and has_own_image(plan, host):
+                wrong.append(
+                    f"{host}: a shell of {user} sets {names[0]}: see /etc/bash.bashrc, "
+                    "/etc/profile, /etc/environment and the user's home"
+                )
             elif has_own_image(plan, host):
                 number, *shared = names
                 wrong.append(

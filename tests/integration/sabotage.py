@@ -190,8 +190,8 @@ SINGLE_NODE = [
     on_single(
         "change_the_cluster",
         "chmod u+s /usr/bin/scontrol",
-        "chmod u-s /usr/bin/scontrol; scontrol update NodeName=single State=RESUME",
-        "was allowed",
+        "chmod u-s /usr/bin/scontrol",
+        "alice may use scontrol update NodeName=single State=DRAIN",
     ),
     on_single(
         "batch_job_runs_once",
