@@ -903,6 +903,7 @@ LOGGED |= options(
     "GresTypes=gpu\nNodeName=m1 Gres=gpu:5x",
     "AuthInfo=cred_expire=4",
     "AuthInfo=socket=,ttl=60",
+    'AuthInfo=""',
     "RequeueExit=255-256",
     "AuthInfo=cred_expire=5,ttl=5",
 )

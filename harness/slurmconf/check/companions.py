@@ -410,7 +410,7 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
     if source.get("authtype") not in {None, "auth/munge", "munge"}:
         return
     password = source.settings.get("accountingstoragepass")
-    if password and source.uses_slurmdbd() and _is_no_socket(password.value):
+    if password and password.value and source.uses_slurmdbd() and _is_no_socket(password.value):
         message = "is the path of a munge socket, not a password: slurmdbd cannot be reached"
         yield source.find(password, FATAL, "value", message, "remove it", SLURMCTLD)
     info = source.settings.get("authinfo")
@@ -426,7 +426,7 @@ def _munge_sockets(source: Source) -> Iterator[Finding]:
 
 
 def _is_no_socket(value: str) -> bool:
-    return bool(value) and not value.startswith("/") and "=" not in value
+    return not value.startswith("/") and "=" not in value
 
 
 def _uses_jwt(source: Source) -> list[Setting]:

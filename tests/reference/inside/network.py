@@ -17,7 +17,7 @@ _HERE, _THERE = "198.19.255.1", "198.19.255.2"
 _OTHERS = ipaddress.ip_network("198.18.0.0/16")
 THERE = ["nsenter", "--net=/run/netns/others"]  # before a command that runs on the other host
 
-_HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)  # 64: the kernel's limit
+_HOST = re.compile(r"\w[\w.-]{0,63}", re.ASCII)  # 64: the kernel's limit
 _NODE_KEYS = ("nodename", "nodehostname", "nodeaddr", "frontendname", "frontendaddr")
 _HOST_KEYS = (
     *(
