@@ -7,6 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from ipaddress import ip_address
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
@@ -228,63 +229,62 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
     Users can replace neither the files in the daemons' directories nor these directories. MariaDB's
     directory only needs room.
     """
-    tree = render.render(plan)
-    people = plan.scenario.users
-    user = next(iter(people), "root")
-    static = {host.name for host in plan.hosts if host.provision == "static"}
-
-    def look(name: str) -> list[str]:
-        texts = [file.text for file in tree[name] if file.path.startswith("/etc/tmpfiles.d/")]
-        rendered = re.findall(r"^d (\S+) 0?(\d+) (\S+) (\S+)$", "\n".join(texts), re.M)
-        # systemd removes a RuntimeDirectory when its daemon stops, as on nodes that come and go.
-        rendered = [
-            facts for facts in rendered if name in static or not facts[0].startswith("/run/")
-        ]
-        writers = dict.fromkeys(_SHARED_DIRECTORIES, user) | {
-            path: owner for path, _, owner, _ in rendered
-        }
-        if "mariadb" in plan.host(name).daemons:
-            ask = ["mariadb", "--batch", "--skip-column-names", "--execute", "select @@datadir"]
-            if directory := ssh.run(name, ask, check=False).stdout.strip():
-                writers[directory.rstrip("/")] = "mysql"
-        spool = _spool_directory(plan, name)
-        script = "".join(
-            _STAT_AND_WRITE.format(
-                path=path,
-                user=writer,
-                closed=_CLOSED.format(path=path) if spool and path.startswith(spool) else "echo -",
-            )
-            for path, writer in writers.items()
-        )
-        *answers, _ = ssh.run(name, ["sh", "-c", script]).stdout.split("\nend\n")
-        wanted = dict.fromkeys(_SHARED_DIRECTORIES, "1777 root root") | {
-            path: " ".join(facts) for path, *facts in rendered
-        }
-        wrong = []
-        for path, answer in zip(writers, answers, strict=True):
-            actual, real_path, closed, *refused = answer.splitlines()
-            if actual != wanted.get(path, actual):
-                wrong.append(f"{name}:{path} is {actual}, should be {wanted[path]}")
-            elif closed not in {"-", path}:
-                wrong.append(f"{name}:{closed} keeps users from {path}, which has their scripts")
-            # Machines, and images of users, may have reasons for links.
-            if real_path != path and has_own_image(plan, name):
-                wrong.append(f"{name}:{path} is a symbolic link to {real_path}")
-            wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
-        own = [
-            path
-            for path, mode, owner, _ in rendered
-            if owner not in people and int(mode, 8) & 2 == 0
-        ]
-        wrong += [
-            f"{name}:{path} can be written by everyone"
-            for path in _open_paths(ssh, name, own, system=has_own_image(plan, name))
-        ]
-        return [*wrong, *_unwritable_power_log(ssh, plan, name)]
-
-    wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
+    wrong = everywhere(
+        partial(wrong_directories, ssh, plan, render.render(plan)),
+        [host.name for host in plan.permanent_hosts()],
+    )
     problems = [line for lines in wrong.values() for line in lines]
     assert not problems, "\n".join(problems)
+
+
+def wrong_directories(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> list[str]:
+    """Return how a host's directories differ from the rendered ones, and what cannot be written."""
+    people = plan.scenario.users
+    user = next(iter(people), "root")
+    is_static = plan.host(name).provision == "static"
+    texts = [file.text for file in tree[name] if file.path.startswith("/etc/tmpfiles.d/")]
+    rendered = re.findall(r"^d (\S+) 0?(\d+) (\S+) (\S+)$", "\n".join(texts), re.M)
+    # systemd removes a RuntimeDirectory when its daemon stops, as on nodes that come and go.
+    rendered = [facts for facts in rendered if is_static or not facts[0].startswith("/run/")]
+    writers = dict.fromkeys(_SHARED_DIRECTORIES, user) | {
+        path: owner for path, _, owner, _ in rendered
+    }
+    if "mariadb" in plan.host(name).daemons:
+        ask = ["mariadb", "--batch", "--skip-column-names", "--execute", "select @@datadir"]
+        if directory := ssh.run(name, ask, check=False).stdout.strip():
+            writers[directory.rstrip("/")] = "mysql"
+    spool = _spool_directory(plan, name)
+    script = "".join(
+        _STAT_AND_WRITE.format(
+            path=path,
+            user=writer,
+            closed=_CLOSED.format(path=path) if spool and path.startswith(spool) else "echo -",
+        )
+        for path, writer in writers.items()
+    )
+    *answers, _ = ssh.run(name, ["sh", "-c", script]).stdout.split("\nend\n")
+    wanted = dict.fromkeys(_SHARED_DIRECTORIES, "1777 root root") | {
+        path: " ".join(facts) for path, *facts in rendered
+    }
+    wrong = []
+    for path, answer in zip(writers, answers, strict=True):
+        actual, real_path, closed, *refused = answer.splitlines()
+        if actual != wanted.get(path, actual):
+            wrong.append(f"{name}:{path} is {actual}, should be {wanted[path]}")
+        elif closed not in {"-", path}:
+            wrong.append(f"{name}:{closed} keeps users from {path}, which has their scripts")
+        # Machines, and images of users, may have reasons for links.
+        if real_path != path and has_own_image(plan, name):
+            wrong.append(f"{name}:{path} is a symbolic link to {real_path}")
+        wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
+    own = [
+        path for path, mode, owner, _ in rendered if owner not in people and int(mode, 8) & 2 == 0
+    ]
+    wrong += [
+        f"{name}:{path} can be written by everyone"
+        for path in _open_paths(ssh, name, own, system=has_own_image(plan, name))
+    ]
+    return [*wrong, *_unwritable_power_log(ssh, plan, name)]
 
 
 def _open_paths(ssh: Ssh, name: str, directories: Sequence[str], *, system: bool) -> list[str]:
@@ -314,7 +314,7 @@ def _spool_directory(plan: Plan, name: str) -> str:
 
 def _unwritable_power_log(ssh: Ssh, plan: Plan, name: str) -> Iterator[str]:
     """Yield a problem if slurmctld's power programs cannot write their log on a host."""
-    host = next(host for host in plan.permanent_hosts() if host.name == name)
+    host = plan.host(name)
     if host.with_elastic and host.cluster:
         conf = plan.slurm_conf(host.cluster)
         user = slurm_options.get(conf, "SlurmUser") or "root"

@@ -652,6 +652,18 @@ ELASTIC = [
             ("ctl", "true"),
             "c2:/etc/profile.d/limits.sh was not rendered",
         ),
+        Sabotage(
+            ("users_files_programs",),
+            ("ctl", "srun --nodelist=c2 sh -c 'rm /usr/lib/*/slurm-wlm/mpi_pmi2.so'"),
+            ("ctl", "true"),
+            "slurm-wlm/mpi_pmi2.so is missing",
+        ),
+        Sabotage(
+            ("users_files_programs",),
+            ("ctl", "srun --nodelist=c2 chown root /home/bob"),
+            ("ctl", "true"),
+            "c2:/home/bob is 700 root bob, should be 700 bob bob",
+        ),
     ),
     Sabotage(
         ("every_resumed_node_has_read",),

@@ -904,6 +904,7 @@ LOGGED |= options(
     "AuthInfo=cred_expire=4",
     "AuthInfo=socket=,ttl=60",
     'AuthInfo=""',
+    'AuthType=""',
     "RequeueExit=255-256",
     "AuthInfo=cred_expire=5,ttl=5",
 )

@@ -271,7 +271,7 @@ def wrong_plugins(source: Source, setting: Setting) -> Iterator[Finding]:
         return
     refusal = source.release.refused.get(source.kind, {}).get(key)
     ignored = refusal and refusal.when is None and refusal.severity == ERROR
-    if key == "authtype" and not setting.value and source.kind == "slurmdbd.conf":
+    if key == "authtype" and not setting.value:
         yield source.find(setting, INFO, "plugin", "the value is empty: nobody can authenticate")
         return
     ignored = ignored or (kind in _UNNEEDED and not source.release.plugins.get(kind))

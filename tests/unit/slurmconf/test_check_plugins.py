@@ -72,6 +72,7 @@ def assert_fatal(actual: str, expected: str) -> None:
         ("22.05", "AuthInfo=password", ""),
         ("24.11", "AuthInfo=password", "path of a munge socket"),
         ("24.11", 'AuthInfo=""', "path of a munge socket"),
+        ("24.11", 'AuthType=""', ""),
         ("24.11", 'AuthType=auth/slurm\nCredType=cred/slurm\nAuthInfo=""', ""),
         ("24.11", "AuthInfo=cred_expire=60", ""),
         ("24.11", "SlurmctldParameters=rl_enable,rl_table_size=-1", "is less than 0"),
