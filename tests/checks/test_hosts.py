@@ -528,6 +528,38 @@ def failed(ssh: Ssh, host: str, command: str) -> bool:
     return ssh.run(host, ["sh", "-c", command], check=False).exit_code != 0
 
 
+@pytest.mark.needs("accounting")
+def test_every_slurmdbd_has_all_rights_on_its_database(ssh: Ssh, run: RunDir, plan: Plan) -> None:
+    """A backup slurmdbd logs in only when it takes over."""
+    conf = slurm_options.slurmdbd_conf(plan.scenario)
+    user, _, password = next(iter(slurm_options.database_grants(plan.scenario).values()))
+    server = [f"--host={slurm_options.get(conf, 'StorageHost') or 'localhost'}"]
+    if port := slurm_options.get(conf, "StoragePort"):
+        server.append(f"--port={port}")
+    client = ["mariadb", "--no-defaults", "-N", "-B", *server, f"--user={user}"]
+    # Machines may have no client.
+    script = (
+        "read -r MYSQL_PWD; export MYSQL_PWD; ! command -v mariadb > /dev/null ||"
+        f" {shlex.join([*client, '--execute=show grants'])}"
+    )
+    secret = f"{run_secrets.reveal(password, run.secrets())}\n"
+
+    def look(name: str) -> list[str]:
+        answer = ssh.run(name, ["sh", "-c", script], stdin=secret, check=False)
+        if answer.exit_code:
+            return [f"{name}: slurmdbd cannot use its database: {answer.stderr.strip()}"]
+        # The other lines have a hash of the password.
+        lines = [line for line in answer.stdout.splitlines() if "IDENTIFIED" not in line]
+        has_all = any(re.search(r"ALL PRIVILEGES ON `\S*`\.\*", line) for line in lines)
+        if has_own_image(plan, name) and not has_all:
+            return [f"{name}: slurmdbd lacks rights on its database: {lines}"]
+        return []
+
+    wrong = everywhere(look, [host.name for host in plan.with_daemon("slurmdbd")])
+    problems = [line for lines in wrong.values() for line in lines]
+    assert not problems, "\n".join(problems)
+
+
 @pytest.mark.needs("users", "munge")
 def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid(
     ssh: Ssh, plan: Plan

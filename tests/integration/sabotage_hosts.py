@@ -534,6 +534,7 @@ FEDERATION = [
     ),
 ]
 
+DB2 = "$(getent hosts db2 | cut -d' ' -f1)"
 HA = [
     on_host(
         "share_their_state",
@@ -575,6 +576,23 @@ HA = [
         NETWORK_OF + "db1",
         *dropped_from("db2", 6819),
         "slurmdbd of db2 to give control back to slurmdbd of db1",
+    ),
+    at_once(
+        on_host(
+            "rights_on_its_database",
+            "db1",
+            # MariaDB prefers the account of the host to that of any host.
+            f"mariadb -e \"create user slurm@'{DB2}' identified by 'old'\"",
+            f"mariadb -e \"drop user slurm@'{DB2}'\"",
+            "db2: slurmdbd cannot use its database: ERROR 1045",
+        ),
+        on_host(
+            "rights_on_its_database",
+            "db1",
+            "mariadb -e \"revoke delete on slurm_acct_db.* from slurm@'%'\"",
+            "mariadb -e \"grant all on slurm_acct_db.* to slurm@'%'\"",
+            "db1: slurmdbd lacks rights on its database",
+        ),
     ),
 ]
 
