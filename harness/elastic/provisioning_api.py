@@ -32,6 +32,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from harness import file_ownership, providers, slurm_options
+from harness.cluster import logs
 from harness.elastic.provisioning import files_of, running, socket_of
 from harness.errors import HarnessError
 from harness.inventory import ssh_host
@@ -45,6 +46,17 @@ from harness.rundir import RunDir
 _RETRY_EVERY, _POLL_EVERY = 1.0, 2.0
 # Seconds for which requests in progress may delay the shutdown.
 _PATIENCE = 5
+# Seconds that a host has to tell why slurmctld does not know it.
+_TELLS_WITHIN = 5
+# Prints which of the daemons "$@" have failed, with their last messages, and the last errors of a
+# slurmd that could not register.
+_WHY_UNKNOWN = """
+for daemon; do
+    ! systemctl --quiet is-failed $daemon ||
+        echo $daemon has failed: $(journalctl --unit=$daemon --output=cat --lines=5)
+done
+! grep -aq 'Unable to register' $LOG 2> /dev/null || grep -a 'error: ' $LOG | tail -n 3
+"""
 # Limits on requests: bytes in a body, seconds in which it must arrive, and requests at a time.
 _LARGEST_BODY, _ARRIVES_WITHIN, _MOST_REQUESTS = 2**20, 10, 100
 
@@ -173,11 +185,27 @@ class Machines:
                 )
             machine = provider.start(run.id, host.name)
             (run.machines / host.name).write_text(ssh_host(machine))
-        elif host.provision == "create":
+            run.event("power", action="up", nodes=[host.name])
+            return
+        if runs and (problem := self._why_unknown(host)):
+            self._record_problem(host.name, problem)
+        if host.provision == "create":
             provider.remove(run.id, host.name)
         else:
             provider.stop(run.id, host.name)
-        run.event("power", action="up" if up else "down", nodes=[host.name])
+        run.event("power", action="down", nodes=[host.name])
+
+    def _why_unknown(self, host: Host) -> str:
+        """Return why slurmctld may not know a running host; "" if nothing tells.
+
+        Nobody can look at the host after its removal.
+        """
+        log = " ".join(logs.log_files(self._plan, host, "slurmd")[:1])
+        script = ["env", f"LOG={log}", "sh", "-c", _WHY_UNKNOWN, "sh", *host.daemons]
+        try:
+            return self._run.ssh().run(host.name, script, timeout=_TELLS_WITHIN).stdout.strip()
+        except HarnessError:
+            return ""  # it may still be booting
 
 
 class Nodes(BaseModel):

@@ -29,13 +29,13 @@ from support import Harness, deployed
 
 # Deadline in seconds for steps that take up to 80 s on an idle machine.
 PATIENCE = 400
-RESUME_TIMEOUT = 45  # six hosts at once take 5 s on two idle cores
+RESUME_TIMEOUT = 45  # seven hosts at once take 5 s on two idle cores
 FAILING = f"""
 description: Nodes that are made for jobs, with little patience.
 clusters:
   cloud:
     controller: ctl
-    nodes: [{{name: "c[1-6]", provision: create}}]
+    nodes: [{{name: "c[1-7]", provision: create}}]
     options:
       SuspendTime: 3
       SuspendTimeout: 3
@@ -83,6 +83,10 @@ SPOILED: dict[str, tuple[str, dict[str, str] | None]] = {
         {"file": "/etc/systemd/system/slurmd.service.d/options.conf", "old": "-b", "new": "-v"},
     ),
     "c4": ("no capacity", None),
+    "c7": (
+        "a munge key that munged refuses",
+        {"file": "/etc/munge/munge.key", "old": "%secret:munge_key%", "new": "short"},
+    ),
 }
 # slurmd reports to slurmctld that its slurm.conf differs, and is accepted nevertheless.
 OTHER_CONF = {
@@ -293,6 +297,22 @@ def test_node_that_does_not_resume_is_given_up_and_its_job_runs_once_when_possib
     assert fate.resume_failed
     assert fate.ran_before == []
     assert fate.ran == [node]
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [("c2", "Unable to contact slurm controller"), ("c7", "munge has failed: ")],
+)
+@pytest.mark.usefixtures("fates")
+def test_host_that_did_not_register_tells_why_before_it_is_removed(
+    failing: OpenRun, node: str, why: str
+) -> None:
+    problems = [
+        event["problem"]
+        for event in failing.directory.events()
+        if event.get("action") == "problem" and event["nodes"] == [node]
+    ]
+    assert any(why in problem for problem in problems), problems
 
 
 def test_node_with_a_different_slurm_conf_is_accepted_and_slurmctld_logs_it(
