@@ -522,15 +522,22 @@ def _node_lines(cluster: Cluster) -> Iterator[dict[str, str]]:
 
 def _dynamic_flags(cluster: Cluster) -> dict[str, list[str]]:
     """Return the flags with which a slurmd registers each node that slurm.conf does not name."""
-    flags_of: dict[str, list[str]] = {}
+    flags_of = {}
+    for node, options in dynamic_nodes(cluster).items():
+        conf = " ".join(f"{name}={value}" for name, value in options.items())
+        flags_of[node] = ["-Z", "--conf", f"'{conf}'"]
+    return flags_of
+
+
+def dynamic_nodes(cluster: Cluster) -> dict[str, dict[str, str]]:
+    """Return the options with which slurmd registers each node that slurm.conf does not name."""
+    options_of: dict[str, dict[str, str]] = {}
     for group in cluster.nodes:
         if group.dynamic:
             line = _node_line(cluster, group, {})
             del line["State"]
-            conf = " ".join(f"{name}={value}" for name, value in line.items())
-            flags = ["-Z", "--conf", f"'{conf}'"]
-            flags_of |= dict.fromkeys(hostlist.expand(group.name), flags)
-    return flags_of
+            options_of |= dict.fromkeys(hostlist.expand(group.name), line)
+    return options_of
 
 
 def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:

@@ -171,6 +171,7 @@ def _cluster_lines(cluster: SlurmCluster, plan: Plan) -> list[str]:
         f"{cluster.name}: job {job.job_id} of {job.user} {job.state} ({job.reason})"
         for job in cluster.jobs("--local", "--all")
         if job.state not in {*slurm.FINISHED, "RUNNING"}
+        and not (job.ours and job.reason == "JobHeldUser")  # a check holds it
     ]
     nodes = cluster.nodes()
     out_of_service = [

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from harness.cluster.slurm import FINISHED, JobKey, Record, job_key
+from harness.cluster.slurm import FINISHED, JobKey, Record, job_key, prints_exit_code
 from harness.parsing import hostlist
 
 # slurmctld sends its own times to slurmdbd; one second allows for rounding.
@@ -67,10 +67,12 @@ def _differences(job: Record, record: Record) -> list[str]:
     if _nodes(job) != _nodes(record):
         differences.append(f"its nodes are {job.node_list}, accounting says {record.node_list}")
     # slurmctld keeps the exit code of a job that it ends itself, slurmdbd does not.
-    codes = [(known.exit_code, known.signal) for known in (job, record)]
-    if job.state in {"COMPLETED", "FAILED"} and codes[0] != codes[1]:
+    if job.state in {"COMPLETED", "FAILED"} and not (
+        prints_exit_code(record.exit_code, job.exit_code) and record.signal == job.signal
+    ):
         differences.append(
-            "its exit code is {}:{}, accounting says {}:{}".format(*codes[0], *codes[1])
+            f"its exit code is {job.exit_code}:{job.signal}, "
+            f"accounting says {record.exit_code}:{record.signal}"
         )
     # slurmdbd may know more, such as energy.
     recorded_tres = dict(_tres(record))

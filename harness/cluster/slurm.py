@@ -554,6 +554,17 @@ def left_copies(jobs_on: Mapping[str, Sequence[Job]]) -> dict[str, set[int]]:
     }
 
 
+def prints_exit_code(printed: int, code: int | None) -> bool:
+    """Return whether sacct may print this for an exit code.
+
+    Up to 25.05, it subtracts 128 from 128 and more (src/sacct/print.c).
+
+    >>> prints_exit_code(105, 233)
+    True
+    """
+    return printed == code or (code is not None and code >= 128 and printed == code - 128)
+
+
 def parse_job(line: str) -> Job:
     """Read one line of squeue. The comment and the name, which users choose, come last.
 

@@ -84,7 +84,7 @@ def wrong_notes(
             yield (
                 f"{call}: the provisioning API got no request for {hostlist.fold(unrequested)}, "
                 f"although port {slurm_options.API_PORT} of {controller} answered: "
-                "a different program listens there"
+                "a different program listens there, or the request was lost"
             )
 
 

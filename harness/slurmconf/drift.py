@@ -60,11 +60,12 @@ _NODE_NAMES = {"features": ("availablefeatures", "activefeatures"), "cpus": ("cp
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A slurm.conf: options, and nodes and partitions by name, with DEFAULT lines applied."""
+    """A slurm.conf: options; nodes, partitions and NodeSets by name, with DEFAULT lines applied."""
 
     options: Options
     nodes: Mapping[str, Options]
     partitions: Mapping[str, Options]
+    node_sets: Mapping[str, Options]
 
     def default_partition(self) -> str:
         """Return the default partition, or the first if none is marked as default."""
@@ -75,13 +76,14 @@ class Rendered:
 def read(text: str) -> Rendered:
     """Read a rendered slurm.conf. Values of an option on several lines are joined by commas."""
     options: dict[str, str] = {}
-    lines: dict[str, dict[str, dict[str, str]]] = {"nodename": {}, "partitionname": {}}
+    lines: dict[str, dict[str, dict[str, str]]]
+    lines = {"nodename": {}, "partitionname": {}, "nodeset": {}}
     defaults: dict[str, dict[str, str]] = {"nodename": {}, "partitionname": {}}
     for line in conf.read(text):
         pairs = {pair.key.lower(): pair.value for pair in line.pairs}
         kind = next(iter(pairs), "")
         if kind not in lines:
-            if kind not in {"nodeset", "downnodes", "frontendname"}:
+            if kind not in {"downnodes", "frontendname"}:
                 options |= {
                     key: ",".join(filter(None, [options.get(key), value]))
                     for key, value in pairs.items()
@@ -92,12 +94,12 @@ def read(text: str) -> Rendered:
             defaults[kind] |= pairs
             continue
         members = hostlist.create(name) if kind == "nodename" else (name,)
-        line_options = defaults[kind] | pairs
+        line_options = defaults.get(kind, {}) | pairs
         ports = _ports(line_options.get("port", ""))
         for place, member in enumerate(members):
             own = {"port": ports[place]} if len(ports) == len(members) else {}
             lines[kind][member] = line_options | own
-    return Rendered(options, lines["nodename"], lines["partitionname"])
+    return Rendered(options, lines["nodename"], lines["partitionname"], lines["nodeset"])
 
 
 def _ports(value: str) -> tuple[str, ...]:
@@ -240,9 +242,15 @@ def _implied(file: str, expected: Options) -> dict[str, str]:
 
 
 def nodes(
-    expected: Mapping[str, Options], actual: Mapping[str, Options], options: Options
+    expected: Mapping[str, Options],
+    actual: Mapping[str, Options],
+    options: Options,
+    source: str = "slurm.conf",
 ) -> Iterator[str]:
-    """Yield where the nodes in slurmctld's memory differ from the lines of slurm.conf."""
+    """Yield where the nodes in slurmctld's memory differ from the lines of slurm.conf.
+
+    `options` are those of the cluster; `source` is named in place of slurm.conf.
+    """
     for name, options_of_line in expected.items():
         line = renamed("slurm.conf NodeName", options_of_line)
         if name not in actual:
@@ -251,7 +259,7 @@ def nodes(
         if not _SPECIALIZED & line.keys():
             yield from (
                 f"node {name}: {_spelling('slurm.conf NodeName', key)} is {actual[name][key]}, "
-                "slurm.conf has no such option"
+                f"{source} has no such option"
                 for key in sorted(_SPECIALIZED & actual[name].keys())
                 if actual[name][key] not in {"0", ""}
             )
@@ -264,21 +272,22 @@ def nodes(
             if wrong := [
                 text for text in shown if _node_value(key, text) != _node_value(key, value)
             ]:
-                source = f"has {value}" if key in line else f"leaves it at {value}"
+                wanted = f"has {value}" if key in line else f"leaves it at {value}"
                 yield (
                     f"node {name}: {_spelling('slurm.conf NodeName', key)} is {wrong[0]}, "
-                    f"slurm.conf {source}"
+                    f"{source} {wanted}"
                 )
 
 
 def partitions(
-    conf: Rendered, actual: Mapping[str, Options], nodes: Collection[str]
+    conf: Rendered, actual: Mapping[str, Options], nodes: Mapping[str, Options]
 ) -> Iterator[str]:
     """Yield where the partitions in slurmctld's memory differ from the lines of slurm.conf.
 
-    `nodes` are all nodes.
+    `nodes` are all nodes, including those that slurm.conf does not name.
     """
     data = table()
+    sets = {"ALL": {*nodes}} | _node_sets(conf, nodes)
     expected = conf.partitions
     of_cluster = {key: conf.options[key] for key in _SET_FOR_CLUSTER & conf.options.keys()}
     default = [name for name, line in expected.items() if holds(line, "Default")][-1:]
@@ -304,13 +313,28 @@ def partitions(
             shown = actual[name].get(key, "" if key in {"denyaccounts", "denyqos"} else None)
             if shown is None or key in data["left_out"]["partition"]:
                 continue
-            expected_value = _partition_value(key, value, nodes)
-            if expected_value is not None and expected_value != _partition_value(key, shown, nodes):
+            expected_value = _partition_value(key, value, sets)
+            if expected_value is not None and expected_value != _partition_value(key, shown, sets):
                 source = f"has {value}" if key in line else f"leaves it at {value}"
                 yield (
                     f"partition {name}: {_spelling('slurm.conf PartitionName', key)} is {shown}, "
                     f"slurm.conf {source}"
                 )
+
+
+def _node_sets(conf: Rendered, nodes: Mapping[str, Options]) -> dict[str, set[str]]:
+    """Return the nodes of each NodeSet. Plugins may change features while the cluster runs."""
+    sets = {}
+    for name, line in conf.node_sets.items():
+        if "feature" in line and "nodefeaturesplugins" in conf.options:
+            continue
+        sets[name] = {*hostlist.create(line.get("nodes", ""))} | {
+            node
+            for node, options in nodes.items()
+            if line.get("feature")
+            in renamed("slurm.conf NodeName", options).get("features", "").split(",")
+        }
+    return sets
 
 
 def _node_options(name: str, line: Options, options: Options) -> dict[str, str]:
@@ -378,7 +402,8 @@ def _memory(limit: str, line: Options) -> str:
     return f"{limit}{unit}={'UNLIMITED' if value == '0' else value}"
 
 
-def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
+def _partition_value(key: str, value: str, sets: Mapping[str, Collection[str]]) -> Any:
+    """Return a canonical value; None for the nodes of a NodeSet that is not in `sets`."""
     if key in {"allowaccounts", "allowqos", "allowgroups", "allocnodes"} and not value:
         return "all"
     if key == "oversubscribe":  # slurm.conf(5): four jobs by default
@@ -391,10 +416,15 @@ def _partition_value(key: str, value: str, nodes: Collection[str]) -> Any:
     if key == "overtimelimit":
         return "unlimited" if value.lower() in {"infinite", "unlimited"} else value.lower()
     if key == "nodes" and value.lower() not in _UNSET_WORDS:
-        known = {*nodes}
-        names = known if value.upper() == "ALL" else {*hostlist.create(value)}
-        # Other names are NodeSets, which Slurm prints as their nodes.
-        return names if names <= known else None
+        names: set[str] = set()
+        for name in [value.upper()] if value.upper() == "ALL" else hostlist.create(value):
+            if name in sets:
+                names |= {*sets[name]}
+            elif name in sets["ALL"]:
+                names.add(name)
+            else:
+                return None
+        return names
     return canonical(key, value)
 
 

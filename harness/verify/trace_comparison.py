@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from math import inf
 from types import MappingProxyType
 
-from harness.cluster.slurm import JobKey, Record
+from harness.cluster.slurm import JobKey, Record, prints_exit_code
 from harness.parsing import hostlist
 from harness.verify import job_trace
 from harness.verify.job_trace import JobTrace, StepSeen
@@ -104,7 +104,7 @@ def _compare_steps(trace: JobTrace, records: Mapping[str, Record]) -> list[str]:
         if record is None:
             problems.append(f"no record of {what}")
             continue
-        if seen.exit_code is not None and record.exit_code != seen.exit_code:
+        if seen.exit_code is not None and not prints_exit_code(record.exit_code, seen.exit_code):
             problems.append(
                 f"{what} exited with {seen.exit_code}, accounting says {record.exit_code}"
             )
@@ -191,6 +191,7 @@ def _compare_end(trace: JobTrace, record: Record) -> list[str]:
         ends.add("PREEMPTED")
     if trace.exit_code and record.state not in ends:
         return [f"exited with {trace.exit_code}, accounting says {record.state}"]
-    if record.state in {"COMPLETED", "FAILED"} and record.exit_code != trace.exit_code:
+    ended = record.state in {"COMPLETED", "FAILED"}
+    if ended and not prints_exit_code(record.exit_code, trace.exit_code):
         return [f"exited with {trace.exit_code}, accounting says {record.exit_code}"]
     return []

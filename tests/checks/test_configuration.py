@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from conftest import slurm_conf, slurmdbd_differences
 
-from harness import slurm_options
+from harness import render, slurm_options
 from harness.cluster import logs
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Host, Plan
@@ -59,6 +59,13 @@ def test_slurmctld_holds_the_rendered_nodes(clusters: dict[str, SlurmCluster], p
                 for node, line in held.items()
             }
         wrong += prefixed(name, drift.nodes(conf.nodes, held, conf.options))
+        # Such a node registers with the address from which slurmctld hears of it.
+        registered = {
+            node: {key: value for key, value in line.items() if key != "nodeaddr"}
+            for node, line in held.items()
+        }
+        dynamic = dynamic_nodes(plan, name)
+        wrong += prefixed(name, drift.nodes(dynamic, registered, conf.options, "slurmd --conf"))
         wrong += [
             f"{name}: node {node} is not in the scenario"
             for node in {*held} - {*scenario.node_names()}
@@ -71,12 +78,21 @@ def test_slurmctld_holds_the_rendered_partitions(
 ) -> None:
     wrong = []
     for name, cluster in clusters.items():
-        nodes = plan.scenario.clusters[name].node_names()
+        conf = slurm_conf(plan, name)
         held = drift.printed_lines(
             cluster.run("scontrol", "--all", "--oneliner", "show", "partition").stdout
         )
-        wrong += prefixed(name, drift.partitions(slurm_conf(plan, name), held, nodes))
+        nodes = {**conf.nodes, **dynamic_nodes(plan, name)}
+        wrong += prefixed(name, drift.partitions(conf, held, nodes))
     assert not wrong, "\n".join(wrong)
+
+
+def dynamic_nodes(plan: Plan, cluster: str) -> dict[str, drift.Options]:
+    """Return the options of each node that registers itself, with names in lower case."""
+    return {
+        node: {name.lower(): str(value) for name, value in options.items()}
+        for node, options in render.dynamic_nodes(plan.scenario.clusters[cluster]).items()
+    }
 
 
 def test_every_slurmd_has_read_the_slurm_conf_of_slurmctld(

@@ -132,15 +132,17 @@ _ENVIRONMENT = """runuser -l {user} -c 'env; bash -ic env 2> /dev/null' |
     sed -En 's/^((SLURM|SBATCH|SALLOC|SRUN|SCANCEL|SQUEUE|SINFO|SACCT)_[A-Z_]+)=.*/variable \\1/p' |
     sort -u"""
 # Prints the mode and owner of a directory, where it is, and what `closed` prints. Then prints an
-# error if a user cannot write there. An empty file needs no room.
+# error if a user cannot write there, or `run` fails. An empty file needs no room.
 _STAT_AND_WRITE = """
 stat -Lc '%a %U %G' {path} 2>&1
 realpath -m {path}
 {closed}
 runuser -u {user} -- sh -c '
-    file=$(mktemp -p {path}) && {{ head -c 65536 /dev/zero > $file; rm $file; }}' 2>&1
+    file=$(mktemp -p {path}) && {{ head -c 1048576 /dev/zero > $file; {run}; rm $file; }}' 2>&1
 echo end
 """
+# Runs a program from a file, as scripts of users do.
+_RUN = "cp /bin/true $file && chmod u+x $file && { $file || echo programs cannot run; }"
 # Prints the directory because of which other users cannot enter a directory, or "-".
 _CLOSED = """runuser -u nobody -- sh -c '
     closed=- at={path}
@@ -241,6 +243,7 @@ def wrong_directories(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> lis
     """Return how a host's directories differ from the rendered ones, and what cannot be written."""
     people = plan.scenario.users
     user = next(iter(people), "root")
+    own_image = has_own_image(plan, name)
     is_static = plan.host(name).provision == "static"
     texts = [file.text for file in tree[name] if file.path.startswith("/etc/tmpfiles.d/")]
     rendered = re.findall(r"^d (\S+) 0?(\d+) (\S+) (\S+)$", "\n".join(texts), re.M)
@@ -258,6 +261,8 @@ def wrong_directories(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> lis
         _STAT_AND_WRITE.format(
             path=path,
             user=writer,
+            # Docker mounts /dev/shm without programs.
+            run=_RUN if own_image and writer in people and path != "/dev/shm" else ":",
             closed=_CLOSED.format(path=path) if spool and path.startswith(spool) else "echo -",
         )
         for path, writer in writers.items()
@@ -274,15 +279,15 @@ def wrong_directories(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> lis
         elif closed not in {"-", path}:
             wrong.append(f"{name}:{closed} keeps users from {path}, which has their scripts")
         # Machines, and images of users, may have reasons for links.
-        if real_path != path and has_own_image(plan, name):
+        if real_path != path and own_image:
             wrong.append(f"{name}:{path} is a symbolic link to {real_path}")
-        wrong += [f"{name}:{path} cannot be written: {line}" for line in refused]
+        wrong += [f"{name}:{path} cannot be used by {writers[path]}: {line}" for line in refused]
     own = [
         path for path, mode, owner, _ in rendered if owner not in people and int(mode, 8) & 2 == 0
     ]
     wrong += [
         f"{name}:{path} can be written by everyone"
-        for path in _open_paths(ssh, name, own, system=has_own_image(plan, name))
+        for path in _open_paths(ssh, name, own, system=own_image)
     ]
     return [*wrong, *_unwritable_power_log(ssh, plan, name)]
 

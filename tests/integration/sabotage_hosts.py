@@ -388,7 +388,7 @@ FEDERATION = [
             "aws4",
             f"mv {SPOOL} {SPOOL}.right && ln -s /proc {SPOOL}",
             f"rm {SPOOL} && mv {SPOOL}.right {SPOOL}",
-            f"aws4:{SPOOL} cannot be written: mktemp: failed to create file",
+            f"aws4:{SPOOL} cannot be used by root: mktemp: failed to create file",
         ),
     ),
     on_host(
@@ -396,7 +396,14 @@ FEDERATION = [
         MOUNTS_OF + "aws1",
         "mount -t tmpfs -o size=4k,mode=1777 tmpfs /tmp",
         "umount /tmp",
-        "aws1:/tmp cannot be written: head: error writing 'standard output': No space left",
+        "aws1:/tmp cannot be used by alice: head: error writing 'standard output': No space left",
+    ),
+    on_host(
+        "every_directory",
+        MOUNTS_OF + "aws2",
+        "mount -t tmpfs -o noexec,mode=1777 tmpfs /tmp",
+        "umount /tmp",
+        "aws2:/tmp cannot be used by alice: programs cannot run",
     ),
     on_host(
         "every_directory",

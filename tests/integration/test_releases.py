@@ -88,6 +88,12 @@ def test_dynamic_nodes_are_accepted_wherever_they_may_work_and_can_leave(
         run.ssh.run("d2", ["systemctl", "start", "slurmd"])
         slurm.wait_until_ready(run.plan, {"grows": cluster})
         assert guests(cluster) == ("d1", "d2")
+        change = ("AvailableFeatures=other", "ActiveFeatures=other")
+        cluster.run("scontrol", "update", "NodeName=d1", *change)
+        cluster.run("scontrol", "update", "PartitionName=guests", "Nodes=n1")
+        done = harness("verify", "--run", run.directory.id, "--select", "slurmctld_holds")
+        assert "node d1: Features is other, slurmd --conf has guest" in done.stdout
+        assert "partition guests: Nodes is n1, slurm.conf has guests" in done.stdout
     finally:
         lifecycle.down(run)
 

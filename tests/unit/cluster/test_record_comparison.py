@@ -71,6 +71,13 @@ def test_job_that_was_requeued_is_compared_with_the_record_of_its_last_run() -> 
     assert record_comparison.disagreements([JOB], [first, JOB]) == []
 
 
+def test_sacct_may_subtract_128_from_an_exit_code() -> None:
+    failed = replace(JOB, state="FAILED", exit_code=233)
+    recorded = replace(failed, exit_code=105)
+    assert record_comparison.disagreements([failed], [recorded]) == []
+    assert record_comparison.disagreements([recorded], [failed]) != []
+
+
 def test_exit_code_of_a_job_that_slurm_ended_may_differ() -> None:
     cancelled = replace(JOB, state="CANCELLED", exit_code=143)
     assert record_comparison.disagreements([cancelled], [replace(cancelled, exit_code=0)]) == []

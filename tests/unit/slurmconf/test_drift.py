@@ -191,11 +191,11 @@ def test_partition_has_the_clusters_value_of_some_options() -> None:
         "PartitionName=p PreemptMode=GANG,SUSPEND DisableRootJobs=YES DefMemPerNode=UNLIMITED"
     )
     conf = drift.read("PreemptMode=suspend,gang\nDisableRootJobs=YES\nPartitionName=p")
-    assert [*drift.partitions(conf, live, [])] == []
+    assert [*drift.partitions(conf, live, {})] == []
     conf = drift.read(
         "PreemptMode=REQUEUE\nDefMemPerNode=5\nPartitionName=p DefMemPerNode=7 DisableRootJobs=NO"
     )
-    assert [*drift.partitions(conf, live, [])] == [
+    assert [*drift.partitions(conf, live, {})] == [
         "partition p: DefMemPerNode=UNLIMITED, should be DefMemPerNode=7",
         "partition p: DisableRootJobs is YES, slurm.conf has NO",
         "partition p: PreemptMode is GANG,SUSPEND, slurm.conf has REQUEUE",
