@@ -240,10 +240,13 @@ def _knl_generic(source: Source, _: Source | None) -> Iterator[Finding]:
 
 def _oci(source: Source, _: Source | None) -> Iterator[Finding]:
     """Yield why slurmstepd runs no containers: what get_oci_conf of oci_config.c refuses."""
+    known = source.release.options.get("oci.conf")
+    if known is None:
+        return
     if flags := source.settings.get("debugflags"):
         yield from _unknown_flags(source, flags)
     environment = source.settings.get("createenvfile")
-    is_word = source.release.options["oci.conf"]["createenvfile"].type == "string"
+    is_word = known["createenvfile"].type == "string"
     if environment and is_word and environment.value.lower() not in _ENVIRONMENT_FILES:
         message = f'"{environment.value}" must be null, newline or disabled'
         yield source.find(environment, ERROR, "value", message)
@@ -256,7 +259,7 @@ def _oci(source: Source, _: Source | None) -> Iterator[Finding]:
         return
     needed = ["RunTimeRun"] if run else ["RunTimeCreate", "RunTimeStart"]
     needed += ["RunTimeDelete", "RunTimeKill"]
-    if not run or "ignorefileconfigjson" not in source.release.options["oci.conf"]:
+    if not run or "ignorefileconfigjson" not in known:
         needed.append("RunTimeQuery")
     missing = [name for name in needed if name.lower() not in source.settings]
     if missing:

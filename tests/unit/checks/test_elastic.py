@@ -17,7 +17,10 @@ COMING, UP, GOING = "IDLE+CLOUD+POWERING_UP", "IDLE+CLOUD", "IDLE+CLOUD+POWERING
 @pytest.fixture
 def checks(load: Callable[..., ModuleType]) -> ModuleType:
     """The module tests/checks/test_elastic.py."""
-    return load("conftest", "test_hosts", "test_nodes", "test_configuration", "test_elastic")
+    return load(
+        *("conftest", "test_hosts", "test_nodes", "test_processes", "test_configuration"),
+        "test_elastic",
+    )
 
 
 @pytest.mark.parametrize(

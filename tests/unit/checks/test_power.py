@@ -53,7 +53,10 @@ def test_later_checks_wait_if_every_node_came_or_the_check_passed(
 def test_only_the_first_check_waits_for_nodes_that_do_not_go(
     load: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checks = load("conftest", "test_hosts", "test_nodes", "test_configuration", "test_elastic")
+    checks = load(
+        *("conftest", "test_hosts", "test_nodes", "test_processes", "test_configuration"),
+        "test_elastic",
+    )
     monkeypatch.setattr(checks, "ROUNDS", 0)
 
     class Elastic(checks.Elastic):  # type: ignore[misc]

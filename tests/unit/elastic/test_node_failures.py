@@ -102,7 +102,7 @@ def test_node_failures_are_explained_by_comparing_both_ends() -> None:
     assert [*wrong_notes(notes, asked, "ctl", since=9)] == [
         "ctl: slurm-resume c[1-2]: the provisioning API got no request for c2, although port 8470"
         " of ctl answered: "
-        "a different program listens there",
+        "a different program listens there, or the request was lost",
         "ctl: slurm-suspend c3: Connection refused",
         "ctl: slurm-resume-fail c2: slurmd did not register within ResumeTimeout",
     ]

@@ -154,6 +154,7 @@ def test_knl_generic_conf(tmp_path: Path, release: str, text: str, expected: str
         ("24.11", "RunTimeRun=r", "no container without RunTimeDelete, RunTimeKill"),
         ("24.11", "RunTimeRun=r\nRunTimeStart=s", "together with RunTimeCreate"),
         ("24.11", "", "without RunTimeCreate, RunTimeStart, RunTimeDelete"),
+        ("20.11", "", "is not read before 21.08"),
         ("24.11", "IgnoreFileConfigJson=yes\nCreateEnvFile=No", ""),
         ("24.11", "IgnoreFileConfigJson=yes\nCreateEnvFile=on", '"on" must be null'),
         ("24.11", "IgnoreFileConfigJson=yes\nDebugFlags=odd", '"odd" is unknown'),
