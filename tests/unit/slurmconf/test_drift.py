@@ -202,6 +202,22 @@ def test_partition_has_the_clusters_value_of_some_options() -> None:
     ]
 
 
+def test_nodes_of_a_node_set_are_those_with_its_feature() -> None:
+    conf = drift.read("NodeSet=guests Feature=guest\nPartitionName=p Nodes=n1,guests")
+    nodes: dict[str, drift.Options] = {
+        "n1": {},
+        "d1": {"features": "guest"},
+        "d2": {"feature": "big,guest"},
+    }
+
+    def found(held: str) -> list[str]:
+        live = drift.printed_lines(f"PartitionName=p Nodes={held}")
+        return [*drift.partitions(conf, live, nodes)]
+
+    assert found("n1,d1") == ["partition p: Nodes is n1,d1, slurm.conf has n1,guests"]
+    assert found("n1,d[1-2]") == []
+
+
 def test_slurm_ignores_a_default_time_above_the_limit() -> None:
     live = PARTITIONS.replace("MaxTime=01:00:00", "DefaultTime=NONE MaxTime=01:00:00")
     for time, differs in (("90", False), ("30", True)):
