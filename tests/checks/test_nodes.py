@@ -11,6 +11,7 @@ from functools import partial
 from ipaddress import ip_address
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 from conftest import Jobs, current_reservations, everywhere, only, reserved_nodes, slurm_conf
@@ -33,6 +34,9 @@ _MOST_CONNECTIONS = 63
 _SAME_TIME = 5
 # Limits that the kernel derives from a host's memory.
 _MEMORY_LIMITS = {"Max processes", "Max pending signals"}
+# Limits of the user's shell that a task has unless slurm.conf says otherwise, with their names in
+# PropagateResourceLimits. Of the others, Slurm or the kernel change some.
+_PROPAGATED = {"Max stack size": "STACK", "Max core file size": "CORE", "Max open files": "NOFILE"}
 # Deadline in seconds for a job whose steps hang for 25 s twice.
 _PATIENCE = 400
 # Prints the task's limits, then runs a step on the next nodes of its job, where each task reads
@@ -609,6 +613,7 @@ def _wrong_steps(
     count = min(count, placed.most_nodes()) if placed else count
     line = slurm_conf(plan, cluster.name).partitions.get(partition.name, {})
     conf = plan.slurm_conf(cluster.name)
+    user = "root" if partition.root_only else jobs.user_of(cluster.name, line)
     answer = cluster.run(
         "srun",
         *only(cluster, plan),
@@ -619,7 +624,7 @@ def _wrong_steps(
         "--ntasks-per-node=1",
         "--overlap",
         *("bash", "-c", steps_script(slurm_options.port_of(conf, "slurmd"))),
-        user="root" if partition.root_only else jobs.user_of(cluster.name, line),
+        user=user,
         check=False,
     )
     if answer.exit_code:
@@ -643,7 +648,11 @@ def _wrong_steps(
         yield f"{node} cannot run a step on {other}: {'; '.join(errors) or 'no answer in 25 s'}"
     for unreached in re.findall(r"^unreached (\S+) (\S+) (.*)", answer.stdout, re.M):
         yield "{} cannot connect to slurmd of {}: {}".format(*unreached)
-    yield from _different_limits(cluster, plan, lines)
+    limits = _limits(lines)
+    yield from _different_limits(cluster, plan, limits)
+    shell = cluster.run("sed", "s/^/limit shell /", "/proc/self/limits", user=user)
+    of_shell = _limits(shell.stdout.splitlines())["shell"]
+    yield from _unpropagated_limits(conf, of_shell, limits)
 
 
 def steps_script(port: str) -> str:
@@ -659,13 +668,40 @@ def steps_script(port: str) -> str:
     return f"CONNECT={shlex.quote(_CONNECT)}\n{script}"
 
 
-def _different_limits(cluster: SlurmCluster, plan: Plan, lines: list[str]) -> Iterator[str]:
-    """Yield the limits of tasks that differ from those on most nodes of the same group."""
+def _limits(lines: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the soft and the hard value of each limit by node, from lines of /proc/PID/limits."""
     limits: dict[str, dict[str, str]] = {}
     for node, limit, values in re.findall(
         r"^limit (\S+) (Max .*?)  +(\S.*\S)", "\n".join(lines), re.M
     ):
         limits.setdefault(node, {})[limit] = " ".join(values.split()[:2])
+    return limits
+
+
+def _unpropagated_limits(
+    conf: Mapping[str, Any], of_shell: Mapping[str, str], limits: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield the soft limits of tasks that are not those of the shell that submitted them."""
+    named = str(slurm_options.get(conf, "PropagateResourceLimits") or "ALL").upper()
+    excepted = str(slurm_options.get(conf, "PropagateResourceLimitsExcept") or "").upper()
+    for limit, word in _PROPAGATED.items():
+        listed = {word, "ALL"} & {*(excepted or named).split(",")}
+        soft = of_shell[limit].split()[0]
+        for node, of_task in limits.items() if bool(listed) != bool(excepted) else ():
+            actual, hard = of_task[limit].split()
+            # slurmd cannot raise its own hard limit.
+            possible = hard == "unlimited" or (soft.isdigit() and int(soft) <= int(hard))
+            if actual != soft and possible:
+                yield (
+                    f"{limit} of a task on {node} is {actual}, that of the shell which submitted "
+                    f"it is {soft}: PropagateResourceLimits has no effect"
+                )
+
+
+def _different_limits(
+    cluster: SlurmCluster, plan: Plan, limits: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield the limits of tasks that differ from those on most nodes of the same group."""
     for group in plan.scenario.clusters[cluster.name].nodes:
         limits_of = {node: limits[node] for node in hostlist.expand(group.name) if node in limits}
         for limit in {limit for names in limits_of.values() for limit in names} - _MEMORY_LIMITS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sabotage import (
+    CONF,
     FAKETIME,
     MOUNTS_OF,
     NETWORK_OF,
@@ -532,6 +533,13 @@ FEDERATION = [
         "failed on node aws3",
     ),
     on_host("the_same_limits", "aws2", *drop_in("slurmd", "LimitNOFILE=512"), "on aws2, and"),
+    on_host(
+        "the_same_limits",
+        "aws-ctl",
+        f"echo PropagateResourceLimits=NONE >> {CONF}",
+        f"sed -i '$d' {CONF}",
+        "Max open files of a task on aws1 is ",
+    ),
     on_host(
         "failed_and_cancelled_jobs",
         "accounting",
