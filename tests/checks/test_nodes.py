@@ -106,6 +106,8 @@ _DEVICES = {
 
 # Directories to which every user writes; libraries of MPI use /dev/shm.
 _SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
+# Directories with users' programs; /run and /dev/shm are usually noexec.
+_WITH_PROGRAMS = ("/tmp", "/var/tmp", "/home/")
 
 # Succeeds if each lookup of a host's address takes long: a name server does not answer, for which
 # the resolver waits 5 s (resolv.conf(5)).
@@ -265,8 +267,7 @@ def wrong_directories(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> lis
         _STAT_AND_WRITE.format(
             path=path,
             user=writer,
-            # Docker mounts /dev/shm without programs.
-            run=_RUN if own_image and writer in people and path != "/dev/shm" else ":",
+            run=_RUN if own_image and path.startswith(_WITH_PROGRAMS) else ":",
             closed=_CLOSED.format(path=path) if spool and path.startswith(spool) else "echo -",
         )
         for path, writer in writers.items()
