@@ -24,7 +24,7 @@ from harness.cluster.slurm import FINISHED, JobKey, SlurmCluster
 from harness.errors import CannotVerify, ClusterError, CommandFailed, HarnessError, WaitTimeout
 from harness.faults import Fault
 from harness.open_run import OpenRun
-from harness.rehearsal.invariants import SYMPTOMS, UNSAVED
+from harness.rehearsal.invariants import SYMPTOMS, UNSAVED, UNSYNCED
 from harness.rehearsal.workload import PlannedJob
 from harness.scenario import ScheduledFault
 from harness.ssh import Result
@@ -433,3 +433,10 @@ def _note_symptoms(run: OpenRun) -> None:
                 lines = run.ssh.run(host.name, command, check=False).stdout if paths else ""
                 for line in lines.splitlines():
                     run.directory.event("log", seen_by=host.name, daemon=daemon, line=line)
+        runs_slurmctld = "slurmctld" in host.daemons
+        for path in logs.log_files(run.plan, host, "slurmctld") if runs_slurmctld else []:
+            with suppress(HarnessError):
+                end = run.ssh.run(host.name, ["tail", "-n", "20", path], check=False).stdout
+                if UNSYNCED in end:
+                    line = f"{host.cluster}: {UNSYNCED}"
+                    run.directory.event("log", seen_by=host.name, daemon="slurmctld", line=line)

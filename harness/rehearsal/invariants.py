@@ -62,6 +62,9 @@ SYMPTOMS = {
     "slurmd": ("Purging vestigial job script",),
     "slurmdbd": ("commit failed", "unable to re-connect to as_mysql database"),
 }
+# What slurmctld logs again and again where it waits in vain for its siblings: it mixes answers up
+# if it has asked twice in a second (schedule() and fed_mgr.c).
+UNSYNCED = "federation siblings not synced yet"
 _PURGED = (
     "known bug in Slurm: "
     "slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
@@ -159,6 +162,10 @@ class History:
                 elif seen.fault == fault and seen.action == "injected" and spans:
                     spans[-1] = (spans[-1][0], seen.at)
         return spans
+
+    def is_unsynced(self, cluster: str) -> bool:
+        """Return whether a controller still waited for its siblings at the end."""
+        return f"{cluster}: {UNSYNCED}" in self.log
 
     def purged(self, job_id: int) -> bool:
         """Return whether a slurmd removed a job's script while the job started."""
@@ -524,6 +531,11 @@ def no_accepted_job_is_lost(history: History) -> Iterator[Violation]:
                     f"job {job.job_id} ({submission.name}) of {submission.cluster} "
                     f"has not ended: {why}"
                 )
+                if history.is_unsynced(submission.cluster):
+                    text += (
+                        f"; known bug in Slurm: slurmctld of {submission.cluster} waits forever "
+                        "for its siblings, and starts no jobs until it is restarted"
+                    )
                 excuse = _reserved(history, cluster, reason) or _end_uncommitted(history, job)
                 yield Violation(submission.name, text, excuse)
 

@@ -430,6 +430,14 @@ def test_only_the_record_of_a_copy_may_stay_open_after_the_database_was_killed()
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
+def test_job_of_a_controller_that_waits_for_its_siblings_names_the_bug() -> None:
+    history = good()
+    history.records[0] = replace(history.records[0], state="PENDING", end=None)
+    history.log = ["on-prem: federation siblings not synced yet"]
+    problems = [text for finding in invariants.evaluate(history) for text in finding.problems]
+    assert any("slurmctld of on-prem waits forever" in text for text in problems), problems
+
+
 @pytest.mark.parametrize(
     "symptom", ["error: commit failed", "error: unable to re-connect to as_mysql database"]
 )
