@@ -135,6 +135,21 @@ def test_tables_of_accounting_have_one_collation(plan: Plan, ssh: Ssh) -> None:
     assert not others, f"most tables are {first.split()[0]}, but: {others}"
 
 
+def test_slurmdbd_adds_up_the_usage_of_this_hour(plan: Plan, ssh: Ssh) -> None:
+    """The next sum of usage begins where the last one ended: not before a time to come."""
+    host = plan.with_daemon("mariadb")[0].name
+    database = next(iter(slurm_options.database_grants(plan.scenario)))
+    query = " union ".join(
+        f"select '{name}', from_unixtime(greatest(hourly_rollup, daily_rollup, monthly_rollup))"
+        f" from `{database}`.`{name}_last_ran_table`"
+        " where greatest(hourly_rollup, daily_rollup, monthly_rollup) > unix_timestamp() + 60"
+        for name in plan.scenario.clusters
+    )
+    lines = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines()
+    wrong = ["{}: slurmdbd adds up usage only from {} on".format(*x.split("\t")) for x in lines]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.needs("users")
 def test_failed_and_cancelled_jobs_are_recorded_as_such(
     clusters: dict[str, SlurmCluster], jobs: Jobs
