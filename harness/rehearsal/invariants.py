@@ -185,6 +185,15 @@ class History:
         )
         return all(any(re.search(line, logged) for logged in self.log) for line in lines)
 
+    def forgotten_copy(self, cluster: str) -> int | None:
+        """Return a pending copy that its origin forgot; slurmctld may start no job behind it."""
+        copies = (
+            job.job_id
+            for job in self.queue.get(cluster, ())
+            if job.state == "PENDING" and self.forgot(job.job_id, cluster)
+        )
+        return next(copies, None)
+
     def uncommitted(self, begin: float, end: float) -> bool:
         """Return whether slurmdbd may have lost an event that lies between two times.
 
@@ -535,6 +544,11 @@ def no_accepted_job_is_lost(history: History) -> Iterator[Violation]:
                     text += (
                         f"; known bug in Slurm: slurmctld of {submission.cluster} waits forever "
                         "for its siblings, and starts no jobs until it is restarted"
+                    )
+                if copy := history.forgotten_copy(cluster):
+                    text += (
+                        f"; known bug in Slurm: job {copy} on {cluster} is a copy that its origin "
+                        "forgot while controllers reconnected, and jobs wait behind it"
                     )
                 excuse = _reserved(history, cluster, reason) or _end_uncommitted(history, job)
                 yield Violation(submission.name, text, excuse)

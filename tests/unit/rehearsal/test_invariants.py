@@ -430,6 +430,25 @@ def test_only_the_record_of_a_copy_may_stay_open_after_the_database_was_killed()
     assert outcomes(history)["siblings_are_revoked"] == "failed"
 
 
+def test_job_behind_a_copy_that_its_origin_forgot_names_the_bug() -> None:
+    history = good()
+    copy = replace(history.queue["aws"][0], job_id=ID, state="PENDING", reason="FedJobLock")
+    waiting = replace(copy, job_id=AWS_ID, name="r-2", reason="Priority")
+    history.queue["aws"] = [copy, waiting]
+    history.records = [
+        replace(record, state="PENDING", start=None, end=None)
+        if record.job_id == AWS_ID
+        else record
+        for record in history.records
+    ]
+    history.log = [
+        f"_reconcile_fed_job: didn't find JobId={ID} on cluster aws",
+        f"_reconcile_fed_job: origin JobId={ID} is currently locked by sibling 0, this is ok",
+    ]
+    problems = [text for finding in invariants.evaluate(history) for text in finding.problems]
+    assert any(f"job {ID} on aws is a copy" in text for text in problems), problems
+
+
 def test_job_of_a_controller_that_waits_for_its_siblings_names_the_bug() -> None:
     history = good()
     history.records[0] = replace(history.records[0], state="PENDING", end=None)
