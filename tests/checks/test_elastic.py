@@ -104,7 +104,7 @@ class Elastic:
         """
         awake = False
         for seen in self.recorder.of(node, since):
-            served = "POWER" not in seen.state or (awake and is_suspended(seen.state))
+            served = "POWER" not in _state(seen) or (awake and is_suspended(_state(seen)))
             if served and not words(seen.state) & {"DOWN", "DRAIN"}:
                 return None if self.failed(node, since) else seen
             awake = awake or _awake(seen)
@@ -193,7 +193,12 @@ class Elastic:
 
 
 def _awake(seen: Sighting) -> bool:
-    return not is_suspended(seen.state)
+    return not is_suspended(_state(seen))
+
+
+def _state(seen: Sighting) -> str:
+    """Return a node's state; with POWER_DOWN it is up until its job ends (PowerDownOnIdle)."""
+    return seen.state.replace("+POWER_DOWN", "")
 
 
 class Signal:
