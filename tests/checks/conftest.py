@@ -189,6 +189,12 @@ def everywhere(function, names):  # noqa: ANN001, ANN201  any function of a host
         return dict(zip(names, pool.map(function, names), strict=True))
 
 
+def problems_on(hosts: Iterable[str], look: Callable[[str], Iterable[str]]) -> list[str]:
+    """Return the problems that `look` finds on each host; all hosts are looked at in parallel."""
+    found = everywhere(lambda host: [*look(host)], [*hosts])
+    return [line for lines in found.values() for line in lines]
+
+
 def address_of(ssh: Ssh, host: str) -> str:
     """Return the IPv4 address that a host's name has on the host itself."""
     return ssh.run(host, ["getent", "ahostsv4", host]).stdout.split()[0]

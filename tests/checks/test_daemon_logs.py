@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from conftest import everywhere
+from conftest import everywhere, problems_on
 from test_hosts import CLIENT_ENDED, PEER_ENDED, complaints, daemons_with_logs, is_known
 
 from harness.plan import Plan
@@ -97,7 +97,7 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
         ]
 
     names = [host.name for host in plan.permanent_hosts()]
-    problems = [line for lines in everywhere(look, names).values() for line in lines]
+    problems = problems_on(names, look)
     assert not problems, "\n".join(problems)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from conftest import Jobs, Powering, everywhere
+from conftest import Jobs, Powering, everywhere, problems_on
 from test_configuration import has_read_another, reported_as_different
 from test_hosts import printed, wrong_files, wrong_programs
 from test_nodes import users_script, wrong_directories, wrong_users
@@ -354,9 +354,7 @@ def test_resumed_nodes_have_the_users_files_programs_and_limits_of_a_host(
 
     try:
         users = everywhere(lambda name: printed(ssh, name, users_script(plan)).splitlines(), hosts)
-        wrong = wrong_users(users, plan)
-        for lines in everywhere(look, hosts).values():
-            wrong += lines
+        wrong = [*wrong_users(users, plan), *problems_on(hosts, look)]
     finally:
         elastic.cluster.run("scancel", str(job_id), user=jobs.user)
     assert not wrong, "\n".join(wrong)

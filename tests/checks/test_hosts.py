@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 import pytest
-from conftest import everywhere
+from conftest import everywhere, problems_on
 
 from harness import releases, render, run_secrets, slurm_options
 from harness.cluster import diagnosis, logs
@@ -291,8 +291,7 @@ def test_every_program_and_plugin_of_slurm_is_the_packaged_one(ssh: Ssh, plan: P
     """
     tree = render.render(plan)
     hosts = [host.name for host in plan.permanent_hosts()]
-    wrong = everywhere(partial(wrong_programs, ssh, plan, tree), hosts)
-    problems = [line for lines in wrong.values() for line in lines]
+    problems = problems_on(hosts, partial(wrong_programs, ssh, plan, tree))
     assert not problems, "\n".join(problems)
 
 
@@ -427,8 +426,7 @@ def test_every_file_is_the_rendered_one_with_owner_and_mode(
     ssh: Ssh, run: RunDir, plan: Plan
 ) -> None:
     hosts = [host.name for host in plan.permanent_hosts()]
-    wrong = everywhere(partial(wrong_files, ssh, run, plan, render.render(plan)), hosts)
-    problems = [line for lines in wrong.values() for line in lines]
+    problems = problems_on(hosts, partial(wrong_files, ssh, run, plan, render.render(plan)))
     assert not problems, "\n".join(problems)
 
 
@@ -555,8 +553,7 @@ def test_every_slurmdbd_has_all_rights_on_its_database(ssh: Ssh, run: RunDir, pl
             return [f"{name}: slurmdbd lacks rights on its database: {lines}"]
         return []
 
-    wrong = everywhere(look, [host.name for host in plan.with_daemon("slurmdbd")])
-    problems = [line for lines in wrong.values() for line in lines]
+    problems = problems_on((host.name for host in plan.with_daemon("slurmdbd")), look)
     assert not problems, "\n".join(problems)
 
 

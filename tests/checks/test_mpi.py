@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Jobs, everywhere, only, reserved_nodes, slurm_conf
+from conftest import Jobs, everywhere, only, problems_on, reserved_nodes, slurm_conf
 from early_jobs import HUNG_RANK, mpi_plugins
 from test_jobs import most_nodes
 
@@ -142,5 +142,5 @@ def test_hung_rank_is_killed_at_the_time_limit(
         return [f"{host}: process {pid} outlived its job" for pid in ids.split()]
 
     hosts = [host.name for host in plan.permanent_hosts() if host.nodes]
-    problems = [line for lines in everywhere(left, hosts).values() for line in lines]
+    problems = problems_on(hosts, left)
     assert not problems, "\n".join(problems)

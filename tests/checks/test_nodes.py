@@ -14,7 +14,15 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from conftest import Jobs, current_reservations, everywhere, only, reserved_nodes, slurm_conf
+from conftest import (
+    Jobs,
+    current_reservations,
+    everywhere,
+    only,
+    problems_on,
+    reserved_nodes,
+    slurm_conf,
+)
 from test_hosts import has_own_image
 
 from harness import render, slurm_options, topology
@@ -237,11 +245,8 @@ def test_every_directory_is_the_rendered_one_and_its_owner_can_write_to_it(
     Users can replace neither the files in the daemons' directories nor these directories. MariaDB's
     directory only needs room.
     """
-    wrong = everywhere(
-        partial(wrong_directories, ssh, plan, render.render(plan)),
-        [host.name for host in plan.permanent_hosts()],
-    )
-    problems = [line for lines in wrong.values() for line in lines]
+    hosts = (host.name for host in plan.permanent_hosts())
+    problems = problems_on(hosts, partial(wrong_directories, ssh, plan, render.render(plan)))
     assert not problems, "\n".join(problems)
 
 
@@ -349,8 +354,7 @@ def test_every_host_has_the_devices_that_programs_expect(ssh: Ssh, plan: Plan) -
             if actual != device
         ]
 
-    wrong = everywhere(look, [host.name for host in plan.permanent_hosts()])
-    problems = [line for lines in wrong.values() for line in lines]
+    problems = problems_on((host.name for host in plan.permanent_hosts()), look)
     assert not problems, "\n".join(problems)
 
 
@@ -747,6 +751,5 @@ def test_every_daemon_has_the_time_of_its_host(ssh: Ssh, plan: Plan) -> None:
                         f"({path})"
                     )
 
-    wrong = everywhere(lambda name: [*look(name)], [host.name for host in plan.permanent_hosts()])
-    problems = [line for lines in wrong.values() for line in lines]
+    problems = problems_on((host.name for host in plan.permanent_hosts()), look)
     assert not problems, "\n".join(problems)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from conftest import everywhere
+from conftest import problems_on
 from test_hosts import has_own_image, shared_nodes
 
 from harness.plan import Plan
@@ -92,8 +92,7 @@ def test_every_daemon_has_the_limits_priority_and_environment_of_its_unit(
     ssh: Ssh, plan: Plan
 ) -> None:
     hosts = [host.name for host in plan.permanent_hosts()]
-    wrong = everywhere(partial(wrong_processes, ssh, plan), hosts)
-    problems = [line for lines in wrong.values() for line in lines]
+    problems = problems_on(hosts, partial(wrong_processes, ssh, plan))
     assert not problems, "\n".join(problems)
 
 

@@ -6,7 +6,7 @@ import shlex
 import time
 
 import pytest
-from conftest import everywhere, wait_until_saved
+from conftest import problems_on, wait_until_saved
 
 from harness import slurm_options
 from harness.cluster.slurm import SlurmCluster
@@ -59,5 +59,5 @@ def test_slurmctld_can_read_and_write_its_saved_state(ssh: Ssh, plan: Plan) -> N
     hosts = [
         host.name for host in plan.with_daemon("slurmctld") if host.cluster and host.is_permanent
     ]
-    problems = [line for lines in everywhere(look, hosts).values() for line in lines]
+    problems = problems_on(hosts, look)
     assert not problems, "\n".join(problems)
