@@ -71,7 +71,8 @@ CASES = [
         ANSWERS.format("sacctmgr show cluster"),
     ),
     Case(
-        Fault("kill-daemon", "onprem2", "munge"),
+        # systemd restarts a munged that was killed, after 100 ms (Restart=on-abort).
+        Fault("stop-daemon", "onprem2", "munge"),
         "onprem2",
         "munge -n > /dev/null && echo fine",
         # "Failed to connect to" it, or "to access" it once systemd has removed its directory.
