@@ -35,6 +35,8 @@ class Family:
     verify_packages: str
     list_files: str
     owner_of_file: str
+    provided_packages: str
+    copied_settings: Mapping[str, str]
     packages_of: Mapping[str, str]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from conftest import Jobs, Powering, everywhere, problems_on
 from test_configuration import has_read_another, reported_as_different
-from test_hosts import printed, wrong_files, wrong_programs
+from test_hosts import printed, wrong_files, wrong_packages, wrong_programs
 from test_nodes import users_script, wrong_directories, wrong_users
 from test_processes import wrong_processes
 
@@ -347,7 +347,8 @@ def test_resumed_nodes_have_the_users_files_programs_and_limits_of_a_host(
     def look(name: str) -> list[str]:
         wrong = wrong_files(ssh, elastic.run, plan, tree, name)
         wrong += wrong_directories(ssh, plan, tree, name)
-        wrong += wrong_programs(ssh, plan, tree, name) + wrong_processes(ssh, plan, name)
+        wrong += wrong_programs(ssh, plan, tree, name) + wrong_packages(ssh, plan, tree, name)
+        wrong += wrong_processes(ssh, plan, name)
         if (here := printed(ssh, name, "date +%z")) != zone:
             wrong.append(f"{name} has time zone {here.strip()}, {controller} has {zone.strip()}")
         return wrong

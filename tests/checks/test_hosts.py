@@ -108,6 +108,11 @@ _ROOT_KEYS = "/root/.ssh/authorized_keys"
 SETTINGS = r"/etc/(slurm|munge|default|sysconfig|logrotate\.d)/"
 
 
+# Conditions of find(1) that hold for a program or plugin as no package installs it.
+_UNSAFE = r"""-type f \( ! -user root -o -perm /6022 -o ! -perm -0444 \
+    -o ! -name '*.so' ! -perm -0111 \) -printf '%p has mode %m and owner %u\n'"""
+
+
 def different_programs(family: Family) -> str:
     """Return a script that prints what differs from the packages of Slurm and munge.
 
@@ -121,13 +126,33 @@ packages=$({family.installed_packages})
     sed -En 's,^missing .* (/usr/.*),\1 is missing,p; t; s,^.* (/usr/.*),\1 is not as packaged,p
         s,^..5.* c ({SETTINGS}.*),\1 is not as packaged,p'
 files=$({family.list_files} | grep -E '^/usr/(s?bin/.|lib.*\.so$)')
-find $files -maxdepth 0 -type f \( ! -user root -o -perm /6022 -o ! -perm -0444 \
-    -o ! -name '*.so' ! -perm -0111 \) -printf '%p has mode %m and owner %u\n' 2> /dev/null
+find $files -maxdepth 0 {_UNSAFE} 2> /dev/null
 for path in $(echo "$files" | grep -v '\.so$'); do
     first=$(command -v "${{path##*/}}")
     [ "$first" -ef "$path" ] || echo "$first comes before $path"
 done
 getcap $files | sed 's/ /, which is not as packaged, has the capabilities /'
+"""
+
+
+def changed_since_boot(family: Family) -> str:
+    """Return a script that prints which settings and programs of other packages were changed.
+
+    To verify hundreds of packages takes seconds, so it looks only at the packages of files that
+    have changed since the host was started.
+    """
+    copies = "\n".join(
+        f"cmp -s {packaged} {copy} || echo {copy} is not as packaged"
+        for copy, packaged in family.copied_settings.items()
+    )
+    return rf"""{copies}
+since="$(ps -o etimes= -p 1) seconds ago"
+changed=$(find /etc /usr/bin /usr/sbin -xdev -type f -newerct "$since" | sed -n 'p; s,^/usr,,p')
+find $changed -maxdepth 0 -path '/usr/*' {_UNSAFE}
+packages=$({family.owner_of_file} $changed 2> /dev/null |
+    sed 's,: /.*,,; s/, /\n/g' | grep -v ' ' | sort -u)
+[ -z "$packages" ] || {family.verify_packages} | sed -En 's,^..5.* (/.*),\1,p' |
+    grep -Fx "$changed" | sed 's/$/ is not as packaged/'
 """
 
 
@@ -281,6 +306,36 @@ def test_every_slurm_daemon_has_the_release_that_the_scenario_names(ssh: Ssh, pl
                 f"{name} has {line}, not {version}"
             )
         assert answer, name
+
+
+def test_every_host_has_its_packages_and_their_settings(ssh: Ssh, plan: Plan) -> None:
+    """Compares settings and programs with the packages, and `packages` with the scenario."""
+    tree = render.render(plan)
+    hosts = [host.name for host in plan.permanent_hosts()]
+    problems = problems_on(hosts, partial(wrong_packages, ssh, plan, tree))
+    assert not problems, "\n".join(problems)
+
+
+def wrong_packages(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> list[str]:
+    """Return which packages a host lacks, and what was changed in others than Slurm and munge."""
+    host = plan.host(name)
+    wrong = []
+    if host.packages:
+        provided = ssh.run(name, ["sh", "-c", host.family.provided_packages]).stdout.split()
+        wrong = [
+            f"{name}: package {package} is not installed"
+            for package in host.packages
+            if package not in provided
+        ]
+    if has_own_image(plan, name):
+        rendered = {file.path for file in tree[name]}
+        answer = ssh.run(name, ["sh", "-c", changed_since_boot(host.family)])
+        wrong += [
+            f"{name}: {line}"
+            for line in dict.fromkeys(answer.stdout.splitlines())
+            if line.split(" ")[0] not in rendered
+        ]
+    return wrong
 
 
 def test_every_program_and_plugin_of_slurm_is_the_packaged_one(ssh: Ssh, plan: Plan) -> None:

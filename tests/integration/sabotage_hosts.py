@@ -19,6 +19,7 @@ from sabotage import (
 PLUGINS = "/usr/lib/*/slurm-wlm"
 FREEZE = "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.freeze"
 OF_ALL_UNITS = "/etc/systemd/system/service.d"
+LIMITS = "/etc/security/limits.conf"
 SPOOL = "/var/lib/slurm/slurmd"
 STATE = "/var/lib/slurm/slurmctld"
 LOG = "/var/log/slurm/slurmd.log"
@@ -81,6 +82,32 @@ def in_maintenance(node: str) -> tuple[str, str]:
 
 
 SINGLE_NODE = [
+    at_once(
+        on_single(
+            "packages_and_their_settings",
+            f"cp -p {LIMITS} /root && echo '* - nproc 5' >> {LIMITS}",
+            f"cp -p /root/limits.conf {LIMITS}",
+            f"single: {LIMITS} is not as packaged",
+        ),
+        on_single(
+            "packages_and_their_settings",
+            "cp -p /etc/profile /root && echo 'TMOUT=5' >> /etc/profile",
+            "cp -p /root/profile /etc",
+            "single: /etc/profile is not as packaged",
+        ),
+        on_single(
+            "packages_and_their_settings",
+            "chmod u+s /usr/bin/sleep",
+            "chmod u-s /usr/bin/sleep",
+            "single: /usr/bin/sleep has mode 4755 and owner root",
+        ),
+        on_single(
+            "packages_and_their_settings",
+            "cp -p /usr/bin/nice /root && echo >> /usr/bin/nice",
+            "cp -p /root/nice /usr/bin",
+            "single: /usr/bin/nice is not as packaged",
+        ),
+    ),
     at_once(
         on_single(
             "every_program",

@@ -10,7 +10,15 @@ FROM_N1 = 'ip saddr $(getent hosts n1 | cut -d" " -f1) tcp'
 UNREACHABLE = dropped(
     f"{FROM_N1} dport 1024-6817 drop; add rule inet lie in {FROM_N1} sport 1024-6817"
 )
+INSTALLED = "/var/lib/dpkg/status"
 MPI = [
+    on_host(
+        "packages_and_their_settings",
+        "n2",
+        f"cp -p {INSTALLED} /root && sed -i '/^Package: openmpi-bin$/,/^$/d' {INSTALLED}",
+        f"cp -p /root/status {INSTALLED}",
+        "n2: package openmpi-bin is not installed",
+    ),
     on_host(
         "ranks_on_all_nodes",
         "n2",
