@@ -72,7 +72,7 @@ def expand(hostlist: str, most: int = MOST_NAMES) -> tuple[str, ...]:
         raise ValueError(f'"{_short(hostlist)}" is not a hostlist: {error}') from error
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def create(hostlist: str, grammar: Grammar = NEWEST, most: int = MOST_NAMES) -> tuple[str, ...]:
     """Return the names that Slurm's hostlist_create() makes of any text, in their order.
 
