@@ -130,6 +130,8 @@ def compare(
     The record must span the execution: it cuts off no more than TOLERANCE seconds of it, begins at
     most `overhead` seconds before it and ends at most as much after it. It may begin earlier or end
     later if slurmctld's log has the start or end of the job at that time: `logged` has these times.
+    slurmctld records the end of a job that it cancels before it tells slurmd, so the execution may
+    last `overhead` seconds longer.
     """
     problems = []
     if record.cluster != trace.cluster:
@@ -149,19 +151,21 @@ def compare(
 def _compare_times(
     trace: JobTrace, record: Record, overhead: float, logged: Collection[float]
 ) -> list[str]:
-    def wrong(late: float, time: int) -> bool:
+    cut_off = TOLERANCE if record.state in {"COMPLETED", "FAILED"} else overhead
+
+    def wrong(late: float, time: int, cut_off: float = TOLERANCE) -> bool:
         """Return whether a time that is `late` seconds outside the execution is wrong."""
         in_log = any(abs(time - logged_time) <= TOLERANCE for logged_time in logged)
-        return not -TOLERANCE <= late <= (inf if in_log else overhead)
+        return not -cut_off <= late <= (inf if in_log else overhead)
 
     problems = []
     if record.start is None or wrong(int(trace.start) - record.start, record.start):
         problems.append(f"started at {trace.start:.0f}, accounting says {record.start}")
     if trace.end is None:
         return problems
-    if record.end is None or wrong(record.end - int(trace.end), record.end):
+    if record.end is None or wrong(record.end - int(trace.end), record.end, cut_off):
         problems.append(f"ended at {trace.end:.0f}, accounting says {record.end}")
-    shortest = int(trace.end - trace.start) - TOLERANCE
+    shortest = int(trace.end - trace.start) - cut_off
     longest = (record.end or inf) - (record.start or 0) + TOLERANCE
     if not shortest <= record.elapsed <= longest:
         problems.append(f"took {trace.end - trace.start:.0f} s, accounting says {record.elapsed} s")

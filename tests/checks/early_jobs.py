@@ -308,7 +308,7 @@ def killed_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[str, int]
     script = """
 trap 'echo "note.term=$(date +%s.%N)" >> "$trace"' TERM
 echo note.ready=1 >> "$trace"
-while :; do echo "note.alive=$(date +%s.%N)" >> "$trace"; sleep 0.5; done"""
+while :; do echo "note.alive=$(date +%s.%N)" >> "$trace"; sleep 0.1; done"""
     ids = {name: jobs.submit_here(cluster, script) for name, cluster in clusters.items()}
     keys = {job_key(name, job_id) for name, job_id in ids.items()}
     wait_until(

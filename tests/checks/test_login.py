@@ -10,7 +10,7 @@ from conftest import Jobs, only
 from early_jobs import job_places
 
 from harness import render, run_secrets, slurm_options
-from harness.cluster.slurm import FINISHED, SlurmCluster
+from harness.cluster.slurm import FINISHED, SlurmCluster, job_key
 from harness.plan import Host, Plan
 from harness.rundir import RunDir
 from harness.ssh import Ssh
@@ -162,7 +162,14 @@ def verify_admission(ssh: Ssh, plan: Plan, run: RunDir, jobs: Jobs, cluster: Slu
         host: jobs.submit(cluster, "sleep 300", *only(cluster, plan), *options, user=user)
         for host, (user, *options) in wanted.items()
     }
-    cluster.wait_for(job_on.values(), {"RUNNING"})
+    # pam_slurm_adopt looks for the extern step, which slurmd starts before the script.
+    keys = {job_key(cluster.name, job_id) for job_id in job_on.values()}
+    wait_until(
+        lambda: keys - {trace.key for trace in jobs.traces()},
+        lambda left: not left,
+        what=f"the scripts of jobs {sorted(job_on.values())} of {cluster.name} to begin",
+        timeout=120,
+    )
     for host, job_id in job_on.items():
         user = wanted[host][0]
         answer = log_in(ssh, run, host, user, "id -u; cat /proc/self/cgroup")

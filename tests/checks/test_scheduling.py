@@ -186,7 +186,7 @@ def test_array_tasks_start_after_the_same_task_of_the_array_they_depend_on(
         options = (*small(plan, cluster.name, MINUTES), "--array=0-1")
         body = '[ "$SLURM_ARRAY_TASK_ID" = 0 ] || sleep 300'
         first = jobs.submit(cluster, body, *options, "--hold")
-        second = jobs.submit(cluster, "true", *options, f"--dependency=aftercorr:{first}")
+        second = jobs.submit(cluster, "sleep 300", *options, f"--dependency=aftercorr:{first}")
         cluster.run("scontrol", "release", str(first), user=jobs.user)
         began = [trace.task for trace in wait_until_begun(jobs, cluster, second)]
         waits = any(job.state == "PENDING" for job in cluster.jobs_of(second))
