@@ -414,16 +414,15 @@ def _power_files(
 def _power_programs(cluster: Cluster, conf: Mapping[str, str]) -> Iterator[RenderedFile]:
     """Yield the programs that slurmctld calls, and their secrets."""
     levels = {group.name: group.provision for group in cluster.nodes if group.provision != "static"}
+    # slurm.conf(5) has these defaults.
+    resume_timeout = int(slurm_options.get(conf, "ResumeTimeout") or 60)
+    suspend_timeout = int(slurm_options.get(conf, "SuspendTimeout") or 30)
     facts = {
         "levels": levels,
         "port": slurm_options.API_PORT,
         "known_hosts": f"{slurm_options.state_save_location(conf)}/known_hosts",
         "log": slurm_options.POWER_LOG,
-        # slurm.conf(5) has these defaults.
-        "patience": {
-            "resume": int(slurm_options.get(conf, "ResumeTimeout") or 60),
-            "suspend": int(slurm_options.get(conf, "SuspendTimeout") or 30),
-        },
+        "patience": {"resume": resume_timeout, "suspend": max(resume_timeout, suspend_timeout)},
     }
     for name in slurm_options.POWER_PROGRAMS.values():
         yield _program(name, "power", **facts)

@@ -33,7 +33,7 @@ FROZEN = (
     "grep -qs '^frozen 1' \"/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup)/cgroup.events\""
 )
 # Waits until journald has written what daemons printed, unless it hangs itself.
-JOURNAL_IS_WRITTEN = "timeout 3 journalctl --sync"
+JOURNAL_IS_WRITTEN = "timeout 8 journalctl --sync"
 # Prints the state of each of the units "$@" that does not run, how it ended, and the last line of
 # its daemon if that is a fatal error. The process selects this line, because journald does not know
 # the unit of a message that it receives when the process has ended. A process that a signal has

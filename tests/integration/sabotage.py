@@ -376,11 +376,11 @@ FEDERATION = [
         ("adds_up_the_usage",),
         (
             "accounting",
-            "mariadb -e 'insert into slurm_acct_db.aws_last_ran_table values (4e9, 0, 0)'",
+            "mariadb -e 'insert into slurm_acct_db.aws_last_ran_table values (0, 0, 4e9)'",
         ),
         (
             "accounting",
-            "mariadb -e 'delete from slurm_acct_db.aws_last_ran_table where hourly_rollup = 4e9'",
+            "mariadb -e 'delete from slurm_acct_db.aws_last_ran_table where monthly_rollup = 4e9'",
         ),
         "aws: slurmdbd adds up usage only from 2096-",
     ),

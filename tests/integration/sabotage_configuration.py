@@ -241,7 +241,7 @@ HA = [
             " systemctl restart slurmctld;"
             f" mv {CONF}.right {CONF}",
         ),
-        ("ctl2", "systemctl --no-block restart slurmctld"),
+        ("ctl2", "systemctl restart slurmctld"),
         "waiting for ctl2 to take jobs, SlurmctldTimeout is 5 s",
     ),
     Sabotage(

@@ -8,6 +8,8 @@ from sabotage_hosts import on_host
 
 FILE = "/etc/prometheus/prometheus.yml"
 TOKEN = "/etc/prometheus/slurm.token"
+LISTENS = "until ss -Hltn sport = :9090 | grep -q .; do sleep 0.1; done"
+RESTART = f"systemctl restart prometheus; {LISTENS}"
 SCRAPES, OPEN = "scrapes_every_target", "open_to_whom_private_data_says"
 FIGURES = "figures_agree"
 SEPARATE = "jobs_of_separate_clusters"
@@ -18,8 +20,8 @@ def configured(check: str, edit: str, message: str) -> Sabotage:
     return on_host(
         check,
         "db",
-        f"sed -i.right '{edit}' {FILE}; systemctl restart prometheus",
-        f"mv {FILE}.right {FILE}; systemctl restart prometheus",
+        f"sed -i.right '{edit}' {FILE}; {RESTART}",
+        f"mv {FILE}.right {FILE}; {RESTART}",
         message,
     )
 
@@ -43,7 +45,7 @@ MONITORING = [
         SCRAPES,
         "db",
         "systemctl stop prometheus",
-        "systemctl start prometheus",
+        f"systemctl start prometheus; {LISTENS}",
         "Prometheus to answer at db:9090 cannot succeed any more",
     ),
     configured(
@@ -72,16 +74,19 @@ MONITORING = [
     on_host(
         SCRAPES,
         "db",
-        f"cp -p {TOKEN} /root/right.token; echo no > {TOKEN}; systemctl restart prometheus",
-        f"cat /root/right.token > {TOKEN}; systemctl restart prometheus",
+        f"cp -p {TOKEN} /root/right.token; echo no > {TOKEN}; {RESTART}",
+        f"cat /root/right.token > {TOKEN}; {RESTART}",
         "http://ctl-b:6817/metrics/jobs is down: server returned HTTP status 401 UNAUTHORIZED",
     ),
     on_host(
         "listens_at_its_hosts_own_address",
         "db",
-        *drop_in(
-            "prometheus",
-            "ExecStart=\nExecStart=/usr/bin/prometheus --web.listen-address=0.0.0.0:9090",
+        *(
+            f"{script}; {LISTENS}"
+            for script in drop_in(
+                "prometheus",
+                "ExecStart=\nExecStart=/usr/bin/prometheus --web.listen-address=0.0.0.0:9090",
+            )
         ),
         "Prometheus on db listens at *:9090",
     ),

@@ -58,7 +58,7 @@ def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cp
         if not job_ids:
             job_ids.append(
                 cluster.submit(
-                    "#!/bin/sh\nsleep 300", "--nodelist=n1", "--output=/dev/null", user="alice"
+                    "#!/bin/sh\nsleep 3600", "--nodelist=n1", "--output=/dev/null", user="alice"
                 )
             )
             cluster.wait_for(job_ids, {"RUNNING"})
@@ -102,7 +102,11 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
             return next(node for node in cluster.nodes() if node.name == "n1")
 
         job_id = cluster.submit(
-            "#!/bin/sh\nsleep 300", "--nodelist=n1", "--mem=100", "--output=/dev/null", user="alice"
+            "#!/bin/sh\nsleep 3600",
+            "--nodelist=n1",
+            "--mem=100",
+            "--output=/dev/null",
+            user="alice",
         )
         try:
             cluster.wait_for([job_id], {"RUNNING"})
@@ -111,15 +115,17 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
                 lambda: ledger.answers("n1").get("pod"),
                 lambda state: state == READY,
                 what="n1 to be cut",
-                timeout=90,
+                timeout=300,
             )
             ledger.kill_operator()
             shared.ssh.run("n1", ["systemctl", "restart", "slurmd"])
             wait_until(
-                node, lambda seen: "INVALID_REG" in seen.state, what="n1 to drain", timeout=90
+                node, lambda seen: "INVALID_REG" in seen.state, what="n1 to drain", timeout=300
             )
             ledger.start_operator()
-            wait_until(node, lambda seen: seen.state == "MIXED", what="n1 to take jobs", timeout=90)
+            wait_until(
+                node, lambda seen: seen.state == "MIXED", what="n1 to take jobs", timeout=300
+            )
             assert cluster.job(job_id)
         finally:
             cluster.run("scancel", "--user=alice")

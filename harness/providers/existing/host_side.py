@@ -8,6 +8,7 @@ interrupted, it can be called again.
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import grp
 import hashlib
@@ -226,6 +227,15 @@ class HostSide:
         holder = self.holder()
         if holder is None or holder["id"] != run_id:
             return {"problems": [], "left": []}
+        # The installation of files continues although its deploy was killed, and locks this.
+        home = os.open(self._at(HOME), os.O_RDONLY)
+        try:
+            fcntl.flock(home, fcntl.LOCK_EX)
+            return self._restore(half_made)
+        finally:
+            os.close(home)
+
+    def _restore(self, half_made: str) -> dict[str, list[str]]:
         record = self._record()
         units = record["units"]
         ran = [unit for unit, before in units.items() if before["ActiveState"] == "active"]

@@ -10,6 +10,7 @@ are created.
 With a third argument, "look", it changes nothing, and exits with 1 if there is something to do.
 """
 
+import fcntl
 import grp
 import json
 import os
@@ -101,6 +102,9 @@ def execute(*words):
 
 def install(files, units, later):
     """Install files, start units, and return what changed and the actions for other units."""
+    # `down` waits for this lock before it restores the host, until this program ends.
+    os.makedirs(os.path.dirname(RECORD), exist_ok=True)
+    fcntl.flock(os.open(os.path.dirname(RECORD), os.O_RDONLY), fcntl.LOCK_EX)
     changed = [file for file in files if differs(file)]
     before = earlier()
     now = record_of(files)
