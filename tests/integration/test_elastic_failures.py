@@ -396,10 +396,11 @@ def test_slurmd_that_registers_after_its_node_was_given_up_is_accepted_and_runs_
     late["new"] = f"[Service]\nTimeoutStartSec=infinity\nExecStartPre=/bin/sh -c '{wait}'"
     began = len(power_log(failing))
     with spoiled_api(failing, {"c1": late}) as api:
+        earlier = len([*failing.directory.events()])
         job_id = submit(cluster, "true", "--nodelist=c1")
         wait_until(
-            (failing.directory.machines / "c1").exists,
-            bool,
+            lambda: [*failing.directory.events()][earlier:],
+            lambda events: any(event.get("action") == "up" for event in events),
             what="the API to have made c1",
             timeout=PATIENCE,
         )
