@@ -104,6 +104,8 @@ NO_JOBS = re.compile(r"Could not open job state file|No job state file \(.*\) to
 _LOADED = f"systemctl show --value --property=FragmentPath,DropInPaths {' '.join(DAEMONS)}"
 # The keys with which the harness, and nobody else, logs in as root.
 _ROOT_KEYS = "/root/.ssh/authorized_keys"
+# Targets that start daemons at boot.
+_TARGETS = ("multi-user.target", "graphical.target")
 # Paths of configuration files whose changes affect the daemons.
 SETTINGS = r"/etc/(slurm|munge|default|sysconfig|logrotate\.d)/"
 
@@ -179,12 +181,13 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
             "tr '\\0' ' ' < /proc/$pid/cmdline",
         )
         show = "echo $pid " + " ".join(f"$({fact})" for fact in shown)
-        script = f"for pid in $(pgrep -x '{names}'); do {show}; done"
+        script = f"systemctl get-default; for pid in $(pgrep -x '{names}'); do {show}; done"
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
     seen = everywhere(look, [host.name for host in plan.permanent_hosts()])
     for host in plan.permanent_hosts():
-        *units, processes = seen[host.name].split("\n\n")
+        *units, rest = seen[host.name].split("\n\n")
+        target, _, processes = rest.strip().partition("\n")
         facts = [dict(line.split("=", 1) for line in unit.strip().splitlines()) for unit in units]
         running = {
             fact["Id"].removesuffix(".service") for fact in facts if fact["ActiveState"] == "active"
@@ -214,6 +217,8 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
                 f"{host.name}: starts {sorted(enabled)} at boot, "
                 f"should start {sorted(host.daemons)}"
             )
+        if target not in _TARGETS:
+            wrong.append(f"{host.name}: boots into {target}, which starts no daemons")
         daemons = facts_of_processes(processes)
         for pid, process, state, cgroup, command in daemons:
             if problem := {"T": "stopped by a signal", "frozen": "frozen"}.get(state):
@@ -557,6 +562,7 @@ def places(plan: Plan, host: str) -> list[str]:
         "/etc/default/slurm*",
         "/etc/systemd/system*/slurm*",  # set-property writes to system.control
         "/run/systemd/system*/slurm*",
+        "/run/systemd/transient/*.timer",
         "/etc/ld.so.preload",
         "/etc/ld.so.conf.d",
         "/etc/profile.d",

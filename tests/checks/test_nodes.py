@@ -111,6 +111,8 @@ _DEVICES = {
     "/dev/tty": "5:0",
     "/dev/ptmx": "5:2",
 }
+# The links to a program's own streams.
+_STREAMS = ("/dev/fd/0", "/dev/stdin", "/dev/stdout", "/dev/stderr")
 
 # Directories to which every user writes; libraries of MPI use /dev/shm.
 _SHARED_DIRECTORIES = ("/tmp", "/var/tmp", "/dev/shm")
@@ -343,16 +345,20 @@ def test_every_host_has_the_devices_that_programs_expect(ssh: Ssh, plan: Plan) -
     """A program that replaces /dev/null by a regular file makes others read what was discarded."""
     # Do not use /dev/null here: it may be broken.
     look_at = "[ -e $path ] && stat -Lc '%F, mode %a, device %t:%T' $path || echo missing"
-    script = f"for path in {shlex.join(_DEVICES)}; do {look_at}; done"
+    script = (
+        f"for path in {shlex.join(_DEVICES)}; do {look_at}; done;"
+        f" for path in {shlex.join(_STREAMS)}; do [ -e $path ] || echo $path; done"
+    )
 
     def look(name: str) -> list[str]:
         answers = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
         wanted = [f"character special file, mode 666, device {at}" for at in _DEVICES.values()]
+        missing = answers[len(wanted) :]
         return [
             f"{name}:{path} is {actual}, should be {device}"
-            for path, actual, device in zip(_DEVICES, answers, wanted, strict=True)
+            for path, actual, device in zip(_DEVICES, answers, wanted, strict=False)
             if actual != device
-        ]
+        ] + [f"{name}:{path} is missing" for path in missing]
 
     problems = problems_on((host.name for host in plan.permanent_hosts()), look)
     assert not problems, "\n".join(problems)

@@ -109,11 +109,19 @@ SINGLE_NODE = [
         "systemctl enable --quiet slurmd",
         "starts ['munge', 'slurmctld'] at boot",
     ),
-    on_single(
-        "runs_its_daemons",
-        "systemctl mask --quiet slurmctld",
-        "systemctl unmask --quiet slurmctld",
-        "slurmctld.service is masked, so slurmctld cannot start again",
+    at_once(
+        on_single(
+            "runs_its_daemons",
+            "systemctl mask --quiet slurmctld",
+            "systemctl unmask --quiet slurmctld",
+            "slurmctld.service is masked, so slurmctld cannot start again",
+        ),
+        on_single(
+            "runs_its_daemons",
+            "systemctl set-default --quiet rescue.target",
+            "rm /etc/systemd/system/default.target",
+            "single: boots into rescue.target, which starts no daemons",
+        ),
     ),
     on_single(
         "runs_its_daemons",

@@ -149,6 +149,12 @@ SINGLE_NODE = [
         ),
         on_single(
             "every_file",
+            "systemd-run --quiet --unit=nightly --on-calendar=03:00 systemctl stop slurmd",
+            "systemctl stop nightly.timer",
+            "single:/run/systemd/transient/nightly.timer was not rendered",
+        ),
+        on_single(
+            "every_file",
             f"mkdir {OF_ALL_UNITS} && printf '[Service]\\nNice=5\\n' > {OF_ALL_UNITS}/nice.conf"
             " && systemctl daemon-reload",
             f"rm -r {OF_ALL_UNITS} && systemctl daemon-reload",
@@ -218,6 +224,12 @@ SINGLE_NODE = [
             "chmod 0600 /dev/ptmx",
             "chmod 0666 /dev/ptmx",
             "single:/dev/ptmx is character special file, mode 600, ",
+        ),
+        on_single(
+            "devices_that_programs_expect",
+            "rm /dev/fd",
+            "ln -s /proc/self/fd /dev/fd",
+            "single:/dev/fd/0 is missing",
         ),
     ),
     at_once(
