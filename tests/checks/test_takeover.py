@@ -93,6 +93,8 @@ def test_backup_controller_takes_over_and_hands_back_without_losing_a_job(
             )
             raise WaitTimeout(f"{taken}: {error}") from error
         wait_for_control(second)
+        if name in plan.clusters_with_limits():
+            assert_refuses_an_unknown_account(second, jobs)
     began = time.monotonic()
     wait_for_control(first)
     harness_run.directory.event(
@@ -142,6 +144,24 @@ def submit_to(backup: SlurmCluster, jobs: Jobs, timeout: float, allowed: int) ->
         ignore=(CommandFailed,),
     )
     return job_id
+
+
+def assert_refuses_an_unknown_account(backup: SlurmCluster, jobs: Jobs) -> None:
+    """Fail if a backup in control accepts a job that the first controller would refuse.
+
+    slurmctld sets what it enforces when it starts (accounting_enforce in controller.c), and not
+    when it reads slurm.conf again to take over.
+    """
+    refusal = ""
+    try:
+        jobs.submit_here(backup, "true", f"--account=no-{secrets.token_hex(4)}")
+    except CommandFailed as error:
+        refusal = error.stderr
+    assert refusal, (
+        f"slurmctld of {backup.controller} accepts an account that does not exist: it was"
+        " started without AccountingStorageEnforce, so restart it"
+    )
+    assert "Invalid account" in refusal
 
 
 def wait_for_every_slurmd(backup: SlurmCluster, plan: Plan, jobs: Jobs) -> None:

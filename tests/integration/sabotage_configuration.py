@@ -247,6 +247,16 @@ HA = [
     Sabotage(
         ("backup_controller_takes_over",),
         (
+            "ctl2",
+            f"sed -i.right /^AccountingStorageEnforce/d {CONF} && systemctl restart slurmctld;"
+            f" mv {CONF}.right {CONF}",
+        ),
+        ("ctl2", "systemctl restart slurmctld"),
+        "slurmctld of ctl2 accepts an account that does not exist",
+    ),
+    Sabotage(
+        ("backup_controller_takes_over",),
+        (
             "n2",
             f"sed -i.right /^SlurmctldHost=ctl2/d {CONF} && systemctl restart slurmd;"
             f" mv {CONF}.right {CONF}",
