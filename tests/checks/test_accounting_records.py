@@ -123,16 +123,27 @@ def test_only_daemons_change_the_database(plan: Plan, ssh: Ssh) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_tables_of_accounting_have_one_collation(plan: Plan, ssh: Ssh) -> None:
-    """MariaDB refuses queries of slurmdbd that compare text in tables with different collations."""
+def test_tables_of_accounting_are_transactional_and_have_one_collation(
+    plan: Plan, ssh: Ssh
+) -> None:
+    """Without transactions, slurmdbd cannot take back what an administrator does not confirm.
+
+    MariaDB refuses queries that compare text in tables with different collations.
+    """
     host = plan.with_daemon("mariadb")[0].name
     query = (
-        "select table_collation, group_concat(table_name) from information_schema.tables"
-        " where table_schema = 'slurm_acct_db' group by table_collation order by count(*) desc"
+        "select engine, table_collation, group_concat(table_name) from information_schema.tables"
+        f" where table_schema = '{next(iter(slurm_options.database_grants(plan.scenario)))}'"
+        " and table_type = 'BASE TABLE' group by 1, 2 order by count(*) desc"
     )
-    first, *others = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines()
-    assert first
-    assert not others, f"most tables are {first.split()[0]}, but: {others}"
+    answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout
+    kinds = [line.split("\t") for line in answer.splitlines()]
+    assert kinds
+    wrong = [f"{engine}: {tables}" for engine, _, tables in kinds if engine != "InnoDB"]
+    assert not wrong, f"tables without transactions: {'; '.join(wrong)}"
+    assert len({collation for _, collation, _ in kinds}) == 1, (
+        f"most tables are {kinds[0][1]}, but: {kinds[1:]}"
+    )
 
 
 def test_slurmdbd_adds_up_the_usage_of_this_hour(plan: Plan, ssh: Ssh) -> None:

@@ -104,6 +104,15 @@ NO_JOBS = re.compile(r"Could not open job state file|No job state file \(.*\) to
 _LOADED = f"systemctl show --value --property=FragmentPath,DropInPaths {' '.join(DAEMONS)}"
 # The keys with which the harness, and nobody else, logs in as root.
 _ROOT_KEYS = "/root/.ssh/authorized_keys"
+# Limits of an account of MariaDB, as mysql.global_priv calls them.
+_LIMITS_OF_ACCOUNTS = (
+    "password_lifetime",
+    "max_questions",
+    "max_updates",
+    "max_connections",
+    "max_user_connections",
+    "max_statement_time",
+)
 # Targets that start daemons at boot.
 _TARGETS = ("multi-user.target", "graphical.target")
 # Paths of configuration files whose changes affect the daemons.
@@ -151,6 +160,7 @@ def changed_since_boot(family: Family) -> str:
 since="$(ps -o etimes= -p 1) seconds ago"
 changed=$(find /etc /usr/bin /usr/sbin -xdev -type f -newerct "$since" | sed -n 'p; s,^/usr,,p')
 find $changed -maxdepth 0 -path '/usr/*' {_UNSAFE}
+getcap $changed | sed 's/ /, which is not as packaged, has the capabilities /'
 packages=$({family.owner_of_file} $changed 2> /dev/null |
     sed 's,: /.*,,; s/, /\n/g' | grep -v ' ' | sort -u)
 [ -z "$packages" ] || {family.verify_packages} | sed -En 's,^..5.* (/.*),\1,p' |
@@ -615,6 +625,18 @@ def test_every_slurmdbd_has_all_rights_on_its_database(ssh: Ssh, run: RunDir, pl
         return []
 
     problems = problems_on((host.name for host in plan.with_daemon("slurmdbd")), look)
+    # Rights that end some day, or after some queries.
+    limits = " union ".join(
+        f"select concat(user, '@', host), '{limit}', json_value(priv, '$.{limit}')"
+        f" from mysql.global_priv where user = '{user}' and json_value(priv, '$.{limit}') > 0"
+        for limit in _LIMITS_OF_ACCOUNTS
+    )
+    for host in plan.with_daemon("mariadb"):
+        answer = ssh.run(host.name, ["mariadb", "-N", "-B", "-e", limits]).stdout
+        problems += [
+            "{}: MariaDB's account {} has {}={}".format(host.name, *line.split("\t"))
+            for line in answer.splitlines()
+        ]
     assert not problems, "\n".join(problems)
 
 

@@ -265,6 +265,12 @@ FEDERATION = [
         "aws",
     ),
     Sabotage(
+        ("one_collation",),
+        ("accounting", "mariadb -e 'alter table slurm_acct_db.aws_job_table engine=MyISAM'"),
+        ("accounting", "mariadb -e 'alter table slurm_acct_db.aws_job_table engine=InnoDB'"),
+        "tables without transactions: MyISAM: aws_job_table",
+    ),
+    Sabotage(
         ("munge_credential_of_every_host",),
         ("aws2", "usermod -u 3001 alice"),
         ("aws2", "usermod -u 2001 alice"),

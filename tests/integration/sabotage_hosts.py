@@ -97,6 +97,12 @@ SINGLE_NODE = [
         ),
         on_single(
             "packages_and_their_settings",
+            "setcap cap_setuid+ep /usr/bin/perl",
+            "setcap -r /usr/bin/perl",
+            "single: /usr/bin/perl, which is not as packaged, has the capabilities cap_setuid=ep",
+        ),
+        on_single(
+            "packages_and_their_settings",
             "chmod u+s /usr/bin/sleep",
             "chmod u-s /usr/bin/sleep",
             "single: /usr/bin/sleep has mode 4755 and owner root",
@@ -644,6 +650,13 @@ HA = [
             "mariadb -e \"revoke delete on slurm_acct_db.* from slurm@'%'\"",
             "mariadb -e \"grant all on slurm_acct_db.* to slurm@'%'\"",
             "db1: slurmdbd lacks rights on its database",
+        ),
+        on_host(
+            "rights_on_its_database",
+            "db1",
+            "mariadb -e \"alter user slurm@'%' password expire interval 30 day\"",
+            "mariadb -e \"alter user slurm@'%' password expire never\"",
+            "db1: MariaDB's account slurm@% has password_lifetime=30",
         ),
     ),
 ]
