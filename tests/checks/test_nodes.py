@@ -100,6 +100,29 @@ async def connect_all():
 asyncio.run(connect_all())
 """
 
+# Prints the first port of a host, of those in standard input, that does not answer. A port on which
+# nothing listens refuses the connection at once.
+_FIRST_UNREACHED = r"""
+import socket, sys
+
+address = socket.gethostbyname(sys.argv[1])
+
+def answers(port):
+    for _ in range(3):
+        try:
+            socket.create_connection((address, port), 5).close()
+            return True
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            pass
+    return False
+
+print(next((port for port in map(int, sys.stdin.read().split()) if not answers(port)), ""))
+"""
+# Of more ports, only every second, third and so on is tried.
+_MOST_PORTS = 4000
+
 # The device number of each device that programs expect: null(4), random(4), tty(4), ptmx(4).
 # Everyone may read and write them.
 _DEVICES = {
@@ -556,6 +579,42 @@ def test_every_slurmctld_reaches_the_slurmd_of_every_host(
                     for line in answer.stdout.splitlines()
                 ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.needs("static", "two_hosts")
+def test_tasks_reach_the_ports_of_srun_on_every_host(ssh: Ssh, plan: Plan) -> None:
+    """Tasks connect to the srun that started them, at any port of SrunPortRange.
+
+    A node tries those ports of a host on which nothing listens, so that no srun is disturbed.
+    """
+
+    def look(name: str) -> list[str]:
+        value = slurm_options.get(plan.slurm_conf(str(plan.host(name).cluster)), "SrunPortRange")
+        others = [
+            host.name
+            for host in plan.permanent_hosts()
+            if host.cluster == plan.host(name).cluster and host.nodes and host.name != name
+        ]
+        if not value or not others:
+            return []
+        ports = slurm_options.ports(value)
+        ports = ports[:: 1 + len(ports) // _MOST_PORTS]
+        listening = ssh.run(name, ["ss", "--no-header", "--numeric", "--tcp", "--listening"]).stdout
+        busy = {int(line.split()[3].rpartition(":")[2]) for line in listening.splitlines()}
+        free = " ".join(str(port) for port in ports if port not in busy)
+        # The next one, so that each node tries one host.
+        node = min(others, key=lambda other: (other < name, other))
+        answer = ssh.run(node, ["python3", "-c", _FIRST_UNREACHED, name], stdin=free)
+        if not (port := answer.stdout.strip()):
+            return []
+        return [
+            f"{node} cannot reach port {port} of {name}, which is in SrunPortRange={value}:"
+            " tasks on it do not reach an srun there"
+        ]
+
+    hosts = [host.name for host in plan.permanent_hosts() if host.cluster]
+    problems = problems_on(hosts, look)
+    assert not problems, "\n".join(problems)
 
 
 def _wait_until_reached(
