@@ -579,6 +579,8 @@ def places(plan: Plan, host: str) -> list[str]:
         "/etc/security/limits.d",
         "/etc/tmpfiles.d",
         "/run/tmpfiles.d",
+        "/etc/nologin",
+        "/run/nologin",
     ]
 
 

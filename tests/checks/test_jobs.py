@@ -190,7 +190,7 @@ def test_failing_job_is_seen_as_failed_with_its_exit_code(
 ) -> None:
     cluster = next(iter(clusters.values()))
     cluster.wait_for([failing_job], {"FAILED"})
-    shown = cluster.run("scontrol", "show", "job", str(failing_job), check=False)
+    shown = cluster.run("scontrol", "--local", "show", "job", str(failing_job), check=False)
     if "Invalid job id" not in shown.stderr:  # slurmctld forgets ended jobs after MinJobAge
         assert "ExitCode=7:0" in shown.stdout
 

@@ -205,7 +205,7 @@ def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
     def hold() -> None:
         job_id = jobs.submit(cluster, "sleep 300", *options, "--gres=gpu:1", user=user)
         cluster.wait_for([job_id], {"RUNNING"})
-        shown = cluster.run("scontrol", "show", "job", "--details", str(job_id)).stdout
+        shown = cluster.run("scontrol", "--local", "show", "job", "--details", str(job_id)).stdout
         taken.update(re.findall(r"IDX:(\d+)", shown))
 
     for _ in range(count - 1):

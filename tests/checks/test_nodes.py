@@ -530,12 +530,12 @@ def test_every_host_reaches_every_slurmctld_of_its_cluster(ssh: Ssh, plan: Plan)
     _wait_until_reached(looks, "every host to reach every slurmctld of its cluster")
 
 
-@pytest.mark.needs("backup_controllers", "accounting")
+@pytest.mark.needs("accounting")
 @pytest.mark.provokes("Zero Bytes were transmitted")  # a connection without a message
 def test_every_controller_and_slurmdbd_reach_each_other(ssh: Ssh, plan: Plan) -> None:
-    """A slurmctld that takes over waits for slurmdbd before it takes jobs.
+    """A slurmctld learns of changes to associations and QOS from slurmdbd, which connects to it.
 
-    It then learns of changes to associations and QOS from slurmdbd.
+    A slurmctld that takes over waits for slurmdbd before it takes jobs.
     """
     controllers = [host for host in plan.with_daemon("slurmctld") if host.cluster]
 

@@ -155,6 +155,6 @@ def test_priority_grows_with_the_age_of_a_job(
 
 def waits_since(cluster: SlurmCluster, job_id: int) -> int | None:
     """Return since when a job gains age, in seconds since 1970; None if it does not."""
-    query = ("scontrol", "--oneliner", "show", "job", str(job_id))
+    query = ("scontrol", "--local", "--oneliner", "show", "job", str(job_id))
     shown = parse_details(cluster.run("env", "SLURM_TIME_FORMAT=%s", *query).stdout)
     return int(shown["AccrueTime"]) if shown["AccrueTime"].isdigit() else None

@@ -60,6 +60,7 @@ _SCRIPT = f"""
 of() {{
     sed -n 's/^Max/limit Max/p' /proc/$1/limits
     echo oom=$(cat /proc/$1/oom_score_adj)
+    echo program=$(readlink /proc/$1/exe)
     echo umask=$(sed -n 's/^Umask:.//p' /proc/$1/status)
     uid=$(sed -n 's/^Uid:.\\([0-9]*\\).*/\\1/p' /proc/$1/status)
     echo account=$(id -un $uid)
@@ -125,6 +126,8 @@ def _differences(printed: str, of_systemd: str, *, exact: bool) -> Iterator[str]
     # A daemon may raise its own priority.
     if int(facts["nice"]) > int(facts["Nice"]):
         yield f"{daemon} has nice value {facts['nice']}, its unit has {facts['Nice']}"
+    if facts["program"].endswith(" (deleted)"):
+        yield f"{daemon} runs a program that was replaced on disk, until it is restarted"
     # systemd in a container cannot lower the score.
     if int(facts["oom"]) > (most := max(int(facts["OOMScoreAdjust"]), int(systemd["oom"]))):
         yield f"{daemon} has OOM score adjustment {facts['oom']}, its unit has {most}"

@@ -155,6 +155,12 @@ SINGLE_NODE = [
         ),
         on_single(
             "every_file",
+            "touch /run/nologin",
+            "rm /run/nologin",
+            "single:/run/nologin was not rendered",
+        ),
+        on_single(
+            "every_file",
             "systemd-run --quiet --unit=nightly --on-calendar=03:00 systemctl stop slurmd",
             "systemctl stop nightly.timer",
             "single:/run/systemd/transient/nightly.timer was not rendered",
@@ -304,6 +310,13 @@ FEDERATION = [
             "taskset -acp 0 $(pidof -s slurmd)",
             "systemctl restart slurmd",
             "aws1: slurmd may use CPUs 0, not 0-",
+        ),
+        on_host(
+            "limits_priority_and_environment",
+            "onprem1",
+            "path=$(readlink -f /usr/sbin/slurmd); cp -p $path $path.new && mv $path.new $path",
+            "systemctl restart slurmd",
+            "onprem1: slurmd runs a program that was replaced on disk",
         ),
         on_host(
             "limits_priority_and_environment",
