@@ -286,13 +286,15 @@ def test_node_is_allocated_again_only_after_its_own_epilog_has_ended(
         assert cluster.job(before).state == "COMPLETING"
     cluster.wait_for([before, on_last], {"COMPLETED"})
     for node, after in ((first, on_first), (last, on_last)):
-        ended = next(
-            event
+        ended = [
+            event.time
             for event in events.of(cluster, before)
             if (event.host, event.what) == (node, "Epilog ends")
-        )
-        began = next(event for event in events.of(cluster, after) if event.what == "Prolog begins")
-        assert ended.time < began.time, (
+        ]
+        began = [e.time for e in events.of(cluster, after) if e.what == "Prolog begins"]
+        assert ended, f"journald of {node} has no end of Epilog of job {before}"
+        assert began, f"journald of {node} has no begin of Prolog of job {after}"
+        assert ended[0] < began[0], (
             f"job {after} began on {node} before Epilog of job {before} had ended"
         )
 

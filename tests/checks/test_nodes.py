@@ -100,12 +100,13 @@ async def connect_all():
 asyncio.run(connect_all())
 """
 
-# Prints the first port of a host, of those in standard input, that does not answer. A port on which
-# nothing listens refuses the connection at once.
+# Prints the first port of a host, of those in standard input, that does not answer, or how many
+# ports answered if that takes too long. A port on which nothing listens refuses the connection at
+# once.
 _FIRST_UNREACHED = r"""
-import socket, sys
+import socket, sys, time
 
-address = socket.gethostbyname(sys.argv[1])
+address, end = socket.gethostbyname(sys.argv[1]), time.monotonic() + 40
 
 def answers(port):
     for _ in range(3):
@@ -118,7 +119,12 @@ def answers(port):
             pass
     return False
 
-print(next((port for port in map(int, sys.stdin.read().split()) if not answers(port)), ""))
+ports = [*map(int, sys.stdin.read().split())]
+for count, port in enumerate(ports):
+    if time.monotonic() > end:
+        sys.exit(print("reaches only", count, "of", len(ports), "ports in 40 s"))
+    if not answers(port):
+        sys.exit(print("cannot reach port", port))
 """
 # Of more ports, only every second, third and so on is tried.
 _MOST_PORTS = 4000
@@ -605,12 +611,8 @@ def test_tasks_reach_the_ports_of_srun_on_every_host(ssh: Ssh, plan: Plan) -> No
         # The next one, so that each node tries one host.
         node = min(others, key=lambda other: (other < name, other))
         answer = ssh.run(node, ["python3", "-c", _FIRST_UNREACHED, name], stdin=free)
-        if not (port := answer.stdout.strip()):
-            return []
-        return [
-            f"{node} cannot reach port {port} of {name}, which is in SrunPortRange={value}:"
-            " tasks on it do not reach an srun there"
-        ]
+        problem = answer.stdout.strip()
+        return [f"{name}: {node} {problem}; SrunPortRange is {value}"] if problem else []
 
     hosts = [host.name for host in plan.permanent_hosts() if host.cluster]
     problems = problems_on(hosts, look)

@@ -271,7 +271,7 @@ FEDERATION = [
         "reach_the_ports_of_srun",
         NETWORK_OF + "aws-ctl",
         *dropped("tcp dport 60101-60300"),
-        "aws1 cannot reach port 60101 of aws-ctl, which is in SrunPortRange=60001-63000",
+        "aws-ctl: aws1 cannot reach port 60101; SrunPortRange is 60001-63000",
     ),
     at_once(
         on_host(
