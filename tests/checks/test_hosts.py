@@ -346,13 +346,14 @@ def wrong_packages(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> list[s
         for package in host.packages
         if package not in provided
     ]
+    return wrong + differences(ssh, tree, name, changed_since_boot(host.family))
+
+
+def differences(ssh: Ssh, tree: render.Tree, name: str, script: str) -> list[str]:
+    """Return what a script prints on a host, without lines that begin with a rendered file."""
     rendered = {file.path for file in tree[name]}
-    answer = ssh.run(name, ["sh", "-c", changed_since_boot(host.family)])
-    return wrong + [
-        f"{name}: {line}"
-        for line in dict.fromkeys(answer.stdout.splitlines())
-        if line.split(" ")[0] not in rendered
-    ]
+    lines = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
+    return [f"{name}: {x}" for x in dict.fromkeys(lines) if x.split(" ")[0] not in rendered]
 
 
 def test_every_program_and_plugin_of_slurm_is_the_packaged_one(ssh: Ssh, plan: Plan) -> None:
@@ -371,10 +372,7 @@ def wrong_programs(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> list[s
     """Return what differs on a host from the packages of Slurm and munge."""
     if not has_own_image(plan, name):
         return []
-    rendered = {file.path for file in tree[name]}
-    answer = ssh.run(name, ["sh", "-c", different_programs(plan.host(name).family)])
-    lines = answer.stdout.splitlines()
-    return [f"{name}: {line}" for line in lines if line.split(" ")[0] not in rendered]
+    return differences(ssh, tree, name, different_programs(plan.host(name).family))
 
 
 def test_every_slurm_daemon_started_without_an_error_or_warning(

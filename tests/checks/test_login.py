@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from conftest import Jobs, only
 from early_jobs import job_places
+from test_scheduling import wait_until_begun
 
 from harness import render, run_secrets, slurm_options
-from harness.cluster.slurm import FINISHED, SlurmCluster, job_key
+from harness.cluster.slurm import FINISHED, SlurmCluster
 from harness.plan import Host, Plan
 from harness.rundir import RunDir
 from harness.ssh import Ssh
@@ -163,13 +164,7 @@ def verify_admission(ssh: Ssh, plan: Plan, run: RunDir, jobs: Jobs, cluster: Slu
         for host, (user, *options) in wanted.items()
     }
     # pam_slurm_adopt looks for the extern step, which slurmd starts before the script.
-    keys = {job_key(cluster.name, job_id) for job_id in job_on.values()}
-    wait_until(
-        lambda: keys - {trace.key for trace in jobs.traces()},
-        lambda left: not left,
-        what=f"the scripts of jobs {sorted(job_on.values())} of {cluster.name} to begin",
-        timeout=120,
-    )
+    wait_until_begun(jobs, cluster, *job_on.values())
     for host, job_id in job_on.items():
         user = wanted[host][0]
         answer = log_in(ssh, run, host, user, "id -u; cat /proc/self/cgroup")
