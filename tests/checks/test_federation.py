@@ -72,7 +72,7 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
     bursting = [jobs.submit(federation.origin, "sleep 1") for _ in range(4)]
     siblings = {*federation.members} - {federation.origin.name}
     for job_id in bursting:
-        assert_may_run_on(siblings, federation, job_id)
+        assert_may_run_on(siblings, federation.origin, job_id)
     assert {ran_on(job_id) for job_id in bursting} <= siblings
     for job_id in bursting:
         # The sibling informs the origin in the background; a short job may have ended by then.
@@ -89,12 +89,12 @@ def test_jobs_burst_to_the_sibling_when_the_origin_is_full(
     assert_full(federation, full_origin)
 
 
-def assert_may_run_on(names: set[str], federation: Federation, job_id: int) -> None:
-    """Fail unless the origin lets a job run on these clusters: otherwise it never will."""
+def assert_may_run_on(names: set[str], origin: SlurmCluster, job_id: int) -> None:
+    """Fail unless a job's origin lets it run on these clusters: otherwise it never will."""
     # Of the origin only: without the answer of a sibling that is busy, scontrol does not show a job
     # that the origin has revoked.
     show = ("scontrol", "--all", "--local", "--oneliner", "show", "job", str(job_id))
-    details = federation.origin.run(*show).stdout
+    details = origin.run(*show).stdout
     viable = parse_details(details)["FedViableSiblings"]
     missing = names - {*viable.split(",")}
     assert not missing, f"job {job_id} cannot run on {missing}: FedViableSiblings={viable}"
@@ -115,11 +115,17 @@ def test_clusters_option_keeps_jobs_where_it_says(
 
 
 def test_clusters_option_with_several_uses_the_free_one(
-    federation: Federation, full_origin: list[int], jobs: Jobs, ran_on: Callable[[int], str]
+    federation: Federation,
+    clusters: dict[str, SlurmCluster],
+    full_origin: list[int],
+    jobs: Jobs,
+    ran_on: Callable[[int], str],
 ) -> None:
     both = f"--clusters={federation.sibling.name},{federation.origin.name}"
     job_id = jobs.submit(federation.origin, "true", both)
-    assert_may_run_on({federation.sibling.name}, federation, job_id)
+    # sbatch submits it to the cluster that it expects to start it first.
+    origin = clusters[origin_of(job_id, federation)]
+    assert_may_run_on({federation.sibling.name}, origin, job_id)
     assert ran_on(job_id) == federation.sibling.name
     assert_full(federation, full_origin)
 
