@@ -291,28 +291,32 @@ def test_job_completion_records_match_accounting(
         jobs.submit_here(cluster, "true"),
     ]
     cluster.wait_for(given)
-    query = "select jobid, state, nodelist from slurm_jobcomp.jobcomp_table"
+    columns = "jobid, state, name, user_name, gid, `partition`, starttime, endtime, nodelist"
+    query = f"select {columns} from slurm_jobcomp.jobcomp_table"
     host = plan.with_daemon("mariadb")[0].name
-    state_numbers = {"COMPLETED": 3, "FAILED": 5}  # enum job_states in slurm.h
+    state_numbers = {"COMPLETED": "3", "FAILED": "5"}  # enum job_states in slurm.h
 
-    def in_accounting() -> set[tuple[int, int, str]]:
-        records = cluster.records("--local", "--allocations")
+    def in_accounting() -> set[tuple[str, ...]]:
         return {
-            (record.job_id, state_numbers.get(record.state, -1), record.node_list)
-            for record in records
+            (
+                str(record.job_id),
+                state_numbers.get(record.state, record.state),
+                record.name,
+                record.user,
+                record.gid,
+                record.partition,
+                str(record.start),
+                str(record.end),
+                record.node_list,
+            )
+            for record in cluster.records("--local", "--allocations")
             if record.job_id in given
         }
 
-    def in_completion() -> set[tuple[int, int, str]]:
-        rows = (
-            line.split("\t")
-            for line in ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines()
-        )
-        return {
-            (int(job_id), int(state), nodes)
-            for job_id, state, nodes in rows
-            if int(job_id) in given
-        }
+    def in_completion() -> set[tuple[str, ...]]:
+        answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout
+        rows = (tuple(line.split("\t")) for line in answer.splitlines())
+        return {row for row in rows if int(row[0]) in given}
 
     sent = all_records_sent([cluster])
     # Both kinds of records are written in the background.

@@ -29,7 +29,11 @@ def ask(request, body):
         if os.path.exists(path):
             break
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(path)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            mode = os.stat(path).st_mode & 0o777 if os.path.exists(path) else 0
+            sys.exit(f"cannot connect to {path} (mode {mode:o}): {error.strerror}")
         message = struct.pack("!I", request) + body
         # The header: any version, and the length, which counts itself.
         connection.sendall(struct.pack("!HI", 0, len(message) + 4) + message)
@@ -58,7 +62,11 @@ def signed(ssh: Ssh, host: str, user: str, reader: int = ANYONE) -> str:
     """Return a user's credential that only the user `reader` can verify."""
     # Not in the user's home, which a user with a wrong uid cannot read.
     as_user = ["runuser", "-u", user, "--"]
-    return ssh.run(host, [*as_user, "python3", "-c", ASK, "sign", str(reader)]).stdout.strip()
+    ask = [*as_user, "python3", "-c", ASK, "sign", str(reader)]
+    answer = ssh.run(host, ask, check=False)
+    problem = answer.stderr.strip().rpartition("\n")[2]
+    assert answer.exit_code == 0, f"{host} issues {user} no credential: {problem}"
+    return answer.stdout.strip()
 
 
 def verified(ssh: Ssh, host: str, credentials: list[str], user: str | None = None) -> list[bool]:

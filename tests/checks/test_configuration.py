@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 import pytest
-from conftest import slurm_conf, slurmdbd_differences
+from conftest import problems_on, slurm_conf, slurmdbd_differences
 
 from harness import render, slurm_options
 from harness.cluster import logs, node_state
@@ -112,6 +112,30 @@ def test_every_slurmd_has_read_the_slurm_conf_of_slurmctld(
             and reported[node] > max([started[node], *_slurmd_reads(ssh, plan, hosts[node], node)])
         ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.needs("static")
+def test_every_slurmd_logs_at_the_rendered_level(ssh: Ssh, plan: Plan) -> None:
+    """Covers nodes that are always up, and one slurmd on each host.
+
+    Its log level is the only option that a slurmd prints.
+    """
+
+    def look(name: str) -> list[str]:
+        host = plan.host(name)
+        level = slurm_options.log_level(plan.slurm_conf(str(host.cluster)), "SlurmdDebug")
+        show = ["env", f"SLURMD_NODENAME={host.nodes[0]}", "scontrol", "show", "slurmd"]
+        printed = ssh.run(name, show, check=False).stdout
+        held = re.search(r"^Slurmd Debug += ([0-9]+)$", printed, re.M)
+        if held and int(held[1]) == level:
+            return []
+        names = slurm_options.LOG_LEVELS
+        found = f"logs at level {names[int(held[1])]}" if held else "does not print its log level"
+        return [f"slurmd of {host.nodes[0]} {found}; SlurmdDebug is {names[level]}"]
+
+    hosts = [host.name for host in plan.hosts if host.nodes and host.provision == "static"]
+    problems = problems_on(hosts, look)
+    assert not problems, "\n".join(problems)
 
 
 def has_read_another(cluster: str, node: str) -> str:

@@ -21,6 +21,10 @@ pytestmark = pytest.mark.needs("login")
 
 # Where the commands look for the configuration that sackd has got from slurmctld.
 SERVED = "/run/slurm/conf"
+_LOG_OF_SSHD = [
+    *("journalctl", "--quiet", "--no-pager", "--lines=3", "--output=cat"),
+    *("--identifier=sshd", "--identifier=sshd-session"),
+]
 # Seconds for one login over SSH, even on a busy machine.
 LOGS_IN_WITHIN = 60
 
@@ -120,9 +124,12 @@ def test_users_log_in_to_login_hosts_but_not_to_controllers_or_the_database(
     for user, facts in plan.scenario.users.items():
         for host in plan.login_hosts():
             answer = log_in(ssh, run, host.name, user)
-            assert (answer.returncode, answer.stdout.strip()) == (0, str(facts.uid)), (
-                f"{user} cannot log in to {host.name}: {answer.stderr}"
-            )
+            if (answer.returncode, answer.stdout.strip()) != (0, str(facts.uid)):
+                logged = ssh.run(host.name, _LOG_OF_SSHD).stdout.strip()
+                pytest.fail(
+                    f"{user} cannot log in to {host.name}: {answer.stderr or answer.stdout}\n"
+                    f"the last lines of sshd's log:\n{logged}"
+                )
     user = next(iter(plan.scenario.users))
     for host in plan.permanent_hosts():
         if {"slurmctld", "slurmdbd", "mariadb"} & {*host.daemons}:

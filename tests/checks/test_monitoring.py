@@ -26,6 +26,7 @@ from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("monitoring")
 
+FILE = "/etc/prometheus/prometheus.yml"
 # Seconds in which Prometheus scrapes a target, in addition to its interval, on a busy machine.
 SCRAPES_WITHIN = 30
 # Reads pairs of a URL and a token or null, and prints the status and body of each answer. Status 0
@@ -192,7 +193,7 @@ def with_metrics(plan: Plan) -> dict[str, releases.Readers]:
     return {name: who for name, who in readers.items() if who}
 
 
-def test_prometheus_scrapes_every_target(plan: Plan, prometheus: Prometheus) -> None:
+def test_prometheus_scrapes_every_target(plan: Plan, ssh: Ssh, prometheus: Prometheus) -> None:
     """Those are every slurmctld with metrics, and the targets that the scenario adds."""
     wanted = {
         f"http://{target}{path}"
@@ -204,6 +205,12 @@ def test_prometheus_scrapes_every_target(plan: Plan, prometheus: Prometheus) -> 
         for target in targets
     }
     wrong = prometheus.targets(wanted)
+    changed = int(ssh.run(prometheus.host, ["stat", "--format=%Z", FILE]).stdout)
+    loaded = seconds(prometheus.ask("status/runtimeinfo")["lastConfigTime"])
+    if loaded < changed:
+        wrong.append(
+            f"Prometheus read {FILE} {changed - loaded:.0f} s before the file last changed"
+        )
     assert not wrong, "\n".join(wrong)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections import Counter
@@ -100,18 +101,19 @@ async def connect_all():
 asyncio.run(connect_all())
 """
 
-# Prints the first port of a host, of those in standard input, that does not answer, or how many
-# ports answered if that takes too long. A port on which nothing listens refuses the connection at
-# once.
-_FIRST_UNREACHED = r"""
-import socket, sys, time
+# Reads the ports to try of each host. For each host whose ports do not all answer, prints its name,
+# a tab, and the first that does not, or how many answered if that takes too long. A port on which
+# nothing listens refuses the connection at once.
+_UNREACHED = r"""
+import json, socket, sys, time
+from concurrent.futures import ThreadPoolExecutor
 
-address, end = socket.gethostbyname(sys.argv[1]), time.monotonic() + 40
+end = time.monotonic() + 40
 
-def answers(port):
+def answers(name, port):
     for _ in range(3):
         try:
-            socket.create_connection((address, port), 5).close()
+            socket.create_connection((name, port), 5).close()
             return True
         except ConnectionRefusedError:
             return True
@@ -119,15 +121,20 @@ def answers(port):
             pass
     return False
 
-ports = [*map(int, sys.stdin.read().split())]
-for count, port in enumerate(ports):
-    if time.monotonic() > end:
-        sys.exit(print("reaches only", count, "of", len(ports), "ports in 40 s"))
-    if not answers(port):
-        sys.exit(print("cannot reach port", port))
+def unreached(host):
+    name, ports = host
+    for count, port in enumerate(ports):
+        if time.monotonic() > end:
+            return f"{name}\treaches only {count} of {len(ports)} ports in 40 s"
+        if not answers(name, port):
+            return f"{name}\tcannot reach port {port}"
+
+with ThreadPoolExecutor(16) as pool:
+    for line in filter(None, pool.map(unreached, json.load(sys.stdin).items())):
+        print(line)
 """
-# Of more ports, only every second, third and so on is tried.
-_MOST_PORTS = 4000
+# Of more ports, only every second, third and so on is tried: by one node, and by each other one.
+_MOST_PORTS, _SOME_PORTS = 4000, 3
 
 # The device number of each device that programs expect: null(4), random(4), tty(4), ptmx(4).
 # Everyone may read and write them.
@@ -420,6 +427,14 @@ def test_every_host_name_resolves_to_that_host(
         for host, answer in answers.items()
         if answer.exit_code == _SLOW
     ]
+    # An existing machine may be reached at an address that it does not know.
+    wrong += [
+        f"on {host}, {name} is {address}, which is not an address of {name}"
+        for host, lines in seen.items()
+        for name, address in (line.split()[:2] for line in lines if " " in line)
+        if name in hosts and has_own_image(plan, name)
+        if address not in host_at and not ip_address(address).is_loopback
+    ]
     # An installer may give a machine a second name for itself, such as Debian's 127.0.1.1.
     wrong += [
         f"on {host}, {name} is {address}, which leads to {host} itself from every host"
@@ -591,31 +606,51 @@ def test_every_slurmctld_reaches_the_slurmd_of_every_host(
 def test_tasks_reach_the_ports_of_srun_on_every_host(ssh: Ssh, plan: Plan) -> None:
     """Tasks connect to the srun that started them, at any port of SrunPortRange.
 
-    A node tries those ports of a host on which nothing listens, so that no srun is disturbed.
+    One node of its cluster tries all those ports of a host on which nothing listens, so that no
+    srun is disturbed. All other nodes of the cluster and its federation try some of them.
     """
+    hosts = [host for host in plan.permanent_hosts() if host.cluster]
 
-    def look(name: str) -> list[str]:
-        value = slurm_options.get(plan.slurm_conf(str(plan.host(name).cluster)), "SrunPortRange")
-        others = [
-            host.name
-            for host in plan.permanent_hosts()
-            if host.cluster == plan.host(name).cluster and host.nodes and host.name != name
-        ]
-        if not value or not others:
-            return []
-        ports = slurm_options.ports(value)
-        ports = ports[:: 1 + len(ports) // _MOST_PORTS]
+    def ports_range(host: Host) -> str:
+        return slurm_options.get(plan.slurm_conf(str(host.cluster)), "SrunPortRange")
+
+    def free_ports(name: str) -> list[int]:
+        ports = slurm_options.ports(ports_range(plan.host(name)))
         listening = ssh.run(name, ["ss", "--no-header", "--numeric", "--tcp", "--listening"]).stdout
         busy = {int(line.split()[3].rpartition(":")[2]) for line in listening.splitlines()}
-        free = " ".join(str(port) for port in ports if port not in busy)
-        # The next one, so that each node tries one host.
-        node = min(others, key=lambda other: (other < name, other))
-        answer = ssh.run(node, ["python3", "-c", _FIRST_UNREACHED, name], stdin=free)
-        problem = answer.stdout.strip()
-        return [f"{name}: {node} {problem}; SrunPortRange is {value}"] if problem else []
+        return [port for port in ports[:: 1 + len(ports) // _MOST_PORTS] if port not in busy]
 
-    hosts = [host.name for host in plan.permanent_hosts() if host.cluster]
-    problems = problems_on(hosts, look)
+    free = everywhere(free_ports, [host.name for host in hosts if ports_range(host)])
+    tried: dict[str, dict[str, list[int]]] = {}
+    for name, ports in free.items():
+        cluster = str(plan.host(name).cluster)
+        near = {
+            cluster,
+            *chain.from_iterable(
+                part.clusters
+                for part in plan.scenario.federations.values()
+                if cluster in part.clusters
+            ),
+        }
+        nodes = [
+            host for host in hosts if host.nodes and host.name != name and host.cluster in near
+        ]
+        # All ports from the next one of the cluster, so that each node tries all of one host.
+        own = [node.name for node in nodes if node.cluster == cluster]
+        thorough = min(own, key=lambda other: (other < name, other), default="")
+        for node in nodes:
+            some = ports if node.name == thorough else ports[:: 1 + len(ports) // _SOME_PORTS]
+            tried.setdefault(node.name, {})[name] = some
+
+    def look(node: str) -> list[str]:
+        answer = ssh.run(node, ["python3", "-c", _UNREACHED], stdin=json.dumps(tried[node]))
+        found = (line.split("\t") for line in answer.stdout.splitlines())
+        return [
+            f"{name}: {node} {problem}; SrunPortRange is {ports_range(plan.host(name))}"
+            for name, problem in found
+        ]
+
+    problems = problems_on(tried, look)
     assert not problems, "\n".join(problems)
 
 

@@ -514,6 +514,11 @@ FEDERATION = [
     ),
     Sabotage(
         ("job_completion",),
+        *trigger("slurm_jobcomp.jobcomp_table", "insert", "new.name = left(new.name, 2)"),
+        "completion records",
+    ),
+    Sabotage(
+        ("job_completion",),
         *trigger("slurm_jobcomp.jobcomp_table", "insert", "new.state = 3"),
         "completion records",
     ),

@@ -222,6 +222,12 @@ FEDERATION = [
         ),
     ),
     Sabotage(
+        ("slurmd_logs_at_the_rendered_level",),
+        ("aws-ctl", "scontrol setdebug quiet nodes=aws2"),
+        ("aws-ctl", "scontrol setdebug info nodes=aws2"),
+        "slurmd of aws2 logs at level quiet; SlurmdDebug is info",
+    ),
+    Sabotage(
         ("slurmdbd_holds_the_rendered_configuration",),
         *(
             ("accounting", script)

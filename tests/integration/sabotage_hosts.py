@@ -273,6 +273,19 @@ FEDERATION = [
         *dropped("tcp dport 60101-60300"),
         "aws-ctl: aws1 cannot reach port 60101; SrunPortRange is 60001-63000",
     ),
+    on_host(
+        "reach_the_ports_of_srun",
+        NETWORK_OF + "onprem2",
+        *dropped('ip saddr $(getent hosts aws4 | cut -d" " -f1) tcp dport 60001-63000'),
+        "onprem2: aws4 cannot reach port 60001; SrunPortRange is 60001-63000",
+    ),
+    on_host(
+        "every_host_name_resolves",
+        "aws3",
+        r"cp /etc/hosts /root && sed '/\saccounting$/s/^\S*/198.18.0.9/' /root/hosts > /etc/hosts",
+        "cat /root/hosts > /etc/hosts && rm /root/hosts",
+        "on aws3, accounting is 198.18.0.9, which is not an address of accounting",
+    ),
     at_once(
         on_host(
             "runs_its_daemons",

@@ -53,6 +53,14 @@ MONITORING = [
         "s/ctl-a:6817/ctl-a:6818/",
         "Prometheus does not scrape http://ctl-a:6817/metrics/jobs",
     ),
+    on_host(
+        SCRAPES,
+        "db",
+        f"sed -i.right 's/^scrape_configs:/  scrape_timeout: 1s\\n&/' {FILE}; {RESTART}; sleep 2;"
+        f" mv {FILE}.right {FILE}",
+        RESTART,
+        f"Prometheus read {FILE} ",
+    ),
     at_once(
         on_host(
             SCRAPES,

@@ -96,9 +96,11 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
     if database := source.settings.get("storageloc"):
         yield from values.wrong_database(source, database)
     yield from values.host_and_port(source, "storagehost", "storagebackuphost", "StoragePort")
-    # slurmdbd runs on either.
+    # slurmdbd runs on either; without DbdHost, on localhost.
     hosts = [source.settings[key] for key in ("dbdhost", "dbdbackuphost") if key in source.settings]
-    if not any(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host.value) for host in hosts):
+    if "dbdhost" in source.settings and not any(
+        re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host.value) for host in hosts
+    ):
         for host in hosts:
             message = f'"{host.value}" is not the name of a host'
             yield source.find(host, FATAL, "value", message)
