@@ -649,13 +649,13 @@ HA = [
     ),
     at_once(
         on_host(
-            "every_controller_and_slurmdbd",
+            "controller_reaches_slurmdbd",
             NETWORK_OF + "db1",
             *dropped_from("ctl2", 6819),
             "ctl2 cannot reach slurmdbd",
         ),
         on_host(
-            "every_controller_and_slurmdbd",
+            "slurmdbd_reaches_every_slurmctld",
             NETWORK_OF + "ctl2",
             *dropped_from("db2", 6817),
             "db2 cannot reach slurmctld of ctl2",

@@ -1507,6 +1507,9 @@ SLURMDBD_CASES = {
     )
 }
 SLURMDBD_CASES["slurmdbd without StorageType"] = {"slurmdbd.conf": "DbdHost=db\nSlurmUser=slurm\n"}
+SLURMDBD_CASES["slurmdbd without DbdHost"] = {
+    "slurmdbd.conf": SLURMDBD.removeprefix("DbdHost=db\n") + "DbdBackupHost=@@HOST@@\n"
+}
 
 # Who may read metrics: options of slurm.conf beside MetricsType.
 _TOKENS = "AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=/etc/jwt.key"

@@ -231,6 +231,7 @@ NO_CGROUPS = "ProctrackType=proctrack/linuxproc"
 CONTAINER = "JobContainerType=job_container/tmpfs\nPrologFlags=Contain"
 HELPERS = "NodeFeaturesPlugins=node_features/helpers"
 SLURMDBD = "DbdHost=db\nSlurmUser=slurm\nStorageType=accounting_storage/mysql\n"
+NO_HOST = SLURMDBD.removeprefix("DbdHost=db\n")
 NONE: frozenset[str] = frozenset()
 
 
@@ -286,6 +287,7 @@ NONE: frozenset[str] = frozenset()
         ("", {"slurmdbd.conf": f"{SLURMDBD}ArchiveDir=var/archive"}, NONE),
         ("", {"slurmdbd.conf": f"{SLURMDBD}PluginDir=plugins"}, ALL),
         ("", {"slurmdbd.conf": f"{SLURMDBD}DbdBackupHost=@@HOST@@"}, NONE),
+        ("", {"slurmdbd.conf": f"{NO_HOST}DbdBackupHost=@@HOST@@"}, NONE),
         ("SlurmSchedLogFile=x/y", {}, ALL),
         ("SlurmSchedLogFile=y", {}, NONE),
         ("JobCompType=jobcomp/script\nJobCompLoc=x/y", {}, since("23.02")),
