@@ -647,19 +647,17 @@ HA = [
             "n1 cannot reach slurmctld of ctl1",
         ),
     ),
-    at_once(
-        on_host(
-            "controller_reaches_slurmdbd",
-            NETWORK_OF + "db1",
-            *dropped_from("ctl2", 6819),
-            "ctl2 cannot reach slurmdbd",
-        ),
-        on_host(
-            "slurmdbd_reaches_every_slurmctld",
-            NETWORK_OF + "ctl2",
-            *dropped_from("db2", 6817),
-            "db2 cannot reach slurmctld of ctl2",
-        ),
+    on_host(
+        "controller_reaches_slurmdbd",
+        NETWORK_OF + "db1",
+        *dropped_from("ctl2", 6819),
+        "ctl2 cannot reach slurmdbd",
+    ),
+    on_host(
+        "slurmdbd_reaches_every_slurmctld",
+        NETWORK_OF + "ctl2",
+        *dropped_from("db2", 6817),
+        "db2 cannot reach slurmctld of ctl2",
     ),
     on_host(
         "backup_slurmdbd_takes_over",

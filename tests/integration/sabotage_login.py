@@ -18,6 +18,7 @@ with socket.socket(socket.AF_UNIX) as listener:
             connection.sendall(bytes(4))
 """
 ONLY_WITH_A_JOB, PAM = "only_while_they_have_a_job", "/etc/pam.d/sshd"
+DENIED = "/etc/ssh/sshd_config.d/denied.conf"
 LOGIN = [
     on_host(
         "log_in_to_login_hosts",
@@ -32,6 +33,21 @@ LOGIN = [
         "touch /etc/nologin",
         "rm /etc/nologin",
         "alice cannot log in to login",
+    ),
+    on_host(
+        "log_in_to_login_hosts",
+        "login",
+        f"echo 'DenyUsers bob' > {DENIED}; systemctl reload ssh; rm {DENIED}",
+        "systemctl reload ssh",
+        "bob from 127.0.0.1 not allowed because listed in DenyUsers",
+    ),
+    on_host(
+        "credential_of_every_host_is_accepted",
+        "n2",
+        "chmod 0700 /run/slurm/sack.socket",
+        "chmod 0777 /run/slurm/sack.socket",
+        "n2 issues alice no credential: cannot connect to /run/slurm/sack.socket (mode 700): "
+        "Permission denied",
     ),
     *(
         on_host(
