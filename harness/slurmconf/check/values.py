@@ -831,6 +831,9 @@ def _paths(source: Source) -> Iterator[Finding]:
         setting = source.settings.get(key)
         if setting and not setting.value:
             yield source.find(setting, FATAL, "path", "the value is empty", daemons=daemons)
+    spool = source.settings.get("slurmdspooldir")
+    if spool and "/" in posixpath.normpath(spool.value):
+        yield from paths.relative_path(source, spool, SLURMD)
     scheduler_log = source.settings.get("slurmschedlogfile")
     # sched_log_alter of log.c opens it; it is created, but not its directory.
     if scheduler_log and not scheduler_log.value:
