@@ -37,8 +37,8 @@ LOGIN = [
     on_host(
         "log_in_to_login_hosts",
         "login",
-        f"echo 'DenyUsers bob' > {DENIED}; systemctl reload ssh; rm {DENIED}",
-        "systemctl reload ssh",
+        f"echo 'DenyUsers bob' > {DENIED}; systemctl restart ssh; rm {DENIED}",
+        "systemctl restart ssh",
         "bob from 127.0.0.1 not allowed because listed in DenyUsers",
     ),
     on_host(
