@@ -39,7 +39,7 @@ LOGIN = [
         "login",
         f"echo 'DenyUsers bob' > {DENIED}; systemctl restart ssh; rm {DENIED}",
         "systemctl restart ssh",
-        "bob from 127.0.0.1 not allowed because listed in DenyUsers",
+        "not allowed because listed in DenyUsers",
     ),
     on_host(
         "credential_of_every_host_is_accepted",
