@@ -118,20 +118,21 @@ def test_every_slurmd_has_read_the_slurm_conf_of_slurmctld(
 def test_every_slurmd_logs_at_the_rendered_level(ssh: Ssh, plan: Plan) -> None:
     """Covers nodes that are always up, and one slurmd on each host.
 
-    Its log level is the only option that a slurmd prints.
+    Of its options, a slurmd prints only its log level and log file.
     """
 
     def look(name: str) -> list[str]:
         host = plan.host(name)
         level = slurm_options.log_level(plan.slurm_conf(str(host.cluster)), "SlurmdDebug")
         show = ["env", f"SLURMD_NODENAME={host.nodes[0]}", "scontrol", "show", "slurmd"]
-        printed = ssh.run(name, show, check=False).stdout
-        held = re.search(r"^Slurmd Debug += ([0-9]+)$", printed, re.M)
-        if held and int(held[1]) == level:
+        answer = ssh.run(name, show, check=False)
+        held = re.search(r"^Slurmd Debug += ([0-9]+)$", answer.stdout, re.M)
+        if not held:
+            return [f"slurmd of {host.nodes[0]} does not print its log level: {answer.stderr}"]
+        if int(held[1]) == level:
             return []
-        names = slurm_options.LOG_LEVELS
-        found = f"logs at level {names[int(held[1])]}" if held else "does not print its log level"
-        return [f"slurmd of {host.nodes[0]} {found}; SlurmdDebug is {names[level]}"]
+        found, wanted = slurm_options.LOG_LEVELS[int(held[1])], slurm_options.LOG_LEVELS[level]
+        return [f"slurmd of {host.nodes[0]} logs at level {found}; SlurmdDebug is {wanted}"]
 
     hosts = [host.name for host in plan.hosts if host.nodes and host.provision == "static"]
     problems = problems_on(hosts, look)
