@@ -438,6 +438,7 @@ HOSTS |= {
     for text in (
         "SlurmctldHost=@HEAD@",
         "SlurmctldHost=head[1-2]",
+        "SlurmctldHost=head(",
         "ControlMachine=a,b",
         "ControlMachine=head\nBackupController=head",
         "SlurmctldHost=head\nSlurmctldHost=localhost",

@@ -37,12 +37,14 @@ def _controllers(source: Source) -> Iterator[Finding]:
     machines = hosts or [
         setting for setting in old if setting.name.lower() in {"controlmachine", "backupcontroller"}
     ]
+    usable = [host for host in hosts if _NAME_AND_ADDRESS.fullmatch(host.value)]
+    # A release that ignores the value still needs a controller.
+    severity = source.release.unusable_value if usable or old else FATAL
     seen: set[str] = set()
     addresses: set[str] = set()
     for machine in machines:
         name = machine.value.partition("(")[0]
-        if hosts and not _NAME_AND_ADDRESS.fullmatch(machine.value):
-            severity = source.release.unusable_value
+        if hosts and machine not in usable:
             message = f'"{machine.value}" is not NAME or NAME(ADDRESS)'
             yield source.find(machine, severity, "value", message)
         elif name in seen:
