@@ -55,6 +55,7 @@ NOT_FROM_THE_CONFIGURATION = {
     "_check_node_status|_update_node_state": "Cray's programs are missing",
     "_shutdown_bu_thread": "no other controller runs",
     "Could not connect to": "JobCompLoc names a service",
+    "Not allowed to register to external": "AccountingStorageExternalHost names another slurmdbd",
     r"chown\(": "the directory of a log file does not exist",
     "Attempt to change gres/.* invalid with File": "follows from the line about Cores",
     "#{48}|SEVERE SECURITY|CORRECT FILE PERMISSIONS": "around the line about a directory",
