@@ -415,10 +415,12 @@ def test_every_host_name_resolves_to_that_host(
     printed = {host: answer.stdout.splitlines() for host, answer in answers.items()}
     host_at = {address: host for host, (own, *_) in printed.items() for address in own.split()}
     seen = {host: lines for host, (_, _, *lines) in printed.items()}
+    resolved = [
+        (host, *line.split()[:2]) for host, lines in seen.items() for line in lines if " " in line
+    ]
     wrong = [
         f"on {host}, {name} is {address}, which is {host_at[address]}"
-        for host, lines in seen.items()
-        for name, address in (line.split()[:2] for line in lines if " " in line)
+        for host, name, address in resolved
         if host_at.get(address, name) != name
     ]
     wrong += [
@@ -430,16 +432,14 @@ def test_every_host_name_resolves_to_that_host(
     # An existing machine may be reached at an address that it does not know.
     wrong += [
         f"on {host}, {name} is {address}, which is not an address of {name}"
-        for host, lines in seen.items()
-        for name, address in (line.split()[:2] for line in lines if " " in line)
+        for host, name, address in resolved
         if name in hosts and has_own_image(plan, name)
         if address not in host_at and not ip_address(address).is_loopback
     ]
     # An installer may give a machine a second name for itself, such as Debian's 127.0.1.1.
     wrong += [
         f"on {host}, {name} is {address}, which leads to {host} itself from every host"
-        for host, lines in seen.items()
-        for name, address in (line.split()[:2] for line in lines if " " in line)
+        for host, name, address in resolved
         if ip_address(address).is_loopback and (name != host or has_own_image(plan, host))
     ]
     wrong += _wrong_names(seen, {*hosts})
