@@ -21,10 +21,16 @@ from harness.plan import SHARED_DIRECTORY
 from harness.ssh import Ssh
 
 DIRECTORY = SHARED_DIRECTORY
+# Shell code, in one line, that creates the directory if there is none. It has its mode before it
+# has its name: mkdir -m would set the mode last, and jobs of other users start at the same time.
+CREATE_DIRECTORY = (
+    f"[ -d {DIRECTORY} ] || {{ new=$(mktemp -d {DIRECTORY}.XXXXXX) && chmod 1777 $new"
+    f" && mv -n -T $new {DIRECTORY}; rmdir $new; }} 2> /dev/null; [ -d {DIRECTORY} ]"
+)
 
 _SCRIPT = f"""#!/bin/sh
 umask 022
-mkdir -p -m 1777 {DIRECTORY}
+{CREATE_DIRECTORY}
 name=$SLURM_JOB_ID.$(cat /proc/sys/kernel/random/uuid)
 trace={DIRECTORY}/$name
 {{
@@ -44,7 +50,7 @@ trace={DIRECTORY}/$name
     echo "partition=$SLURM_JOB_PARTITION"
     echo "work_dir=$SLURM_SUBMIT_DIR"
 }} > "{DIRECTORY}/.$name"
-mv "{DIRECTORY}/.$name" "$trace"
+mv "{DIRECTORY}/.$name" "$trace" || exit
 trap 'code=$?; printf "end=%s\\nexit_code=%s\\n" "$(date +%s.%N)" $code >> "$trace"' EXIT
 trap 'exit 143' TERM
 """

@@ -343,7 +343,7 @@ def scrontab_jobs(
         submit = (*plan.scenario.checks.submit, "--output=/dev/null", *jobs.access_options(cluster))
         options = (*submit, *small(plan, name, 1))
         entry = "".join(f"#SCRON {option}\n" for option in options)
-        entry += f"* * * * * mkdir -p -m 1777 {job_trace.DIRECTORY};"
+        entry += f"* * * * * {job_trace.CREATE_DIRECTORY};"
         entry += f' echo "$SLURM_JOB_ID $(id -un)" >> {file}\n'
         added = cluster.run(
             "scrontab", "-", user=jobs.user, stdin=before[name] + entry, check=False

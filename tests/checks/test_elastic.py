@@ -211,7 +211,7 @@ class Signal:
 
     def give(self) -> None:
         """Let the jobs end."""
-        command = f"mkdir -p -m 1777 {job_trace.DIRECTORY} && touch {self._file}"
+        command = f"{job_trace.CREATE_DIRECTORY} && touch {self._file}"
         for host in self._jobs.places():
             self._elastic.ssh.run(host, ["sh", "-c", command])
 

@@ -50,13 +50,22 @@ def test_notes_of_a_body_are_read() -> None:
     assert job_trace.parse(text).notes == {"home": "/home/alice"}
 
 
-@pytest.mark.parametrize(("moment", "exit_codes"), [("mkdir", []), ("mv", [None]), ("body", [143])])
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The directory of traces, which does not exist yet."""
+    directory = tmp_path / "seen"
+    for name in ("_SCRIPT", "CREATE_DIRECTORY"):
+        text = getattr(job_trace, name).replace(job_trace.DIRECTORY, str(directory))
+        monkeypatch.setattr(job_trace, name, text)
+    return directory
+
+
+@pytest.mark.parametrize(("moment", "exit_codes"), [("chmod", []), ("mv", [None]), ("body", [143])])
 def test_job_killed_at_any_moment_leaves_a_complete_trace_or_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, moment: str, exit_codes: list[int | None]
+    directory: Path, tmp_path: Path, moment: str, exit_codes: list[int | None]
 ) -> None:
-    monkeypatch.setattr(
-        job_trace, "_SCRIPT", job_trace._SCRIPT.replace(job_trace.DIRECTORY, str(tmp_path / "seen"))
-    )
+    if moment == "mv":  # the one of the trace, not of the directory
+        directory.mkdir()
     killing = tmp_path / "bin" / moment
     killing.parent.mkdir()
     killing.write_text(
@@ -72,5 +81,27 @@ def test_job_killed_at_any_moment_leaves_a_complete_trace_or_none(
     subprocess.run(
         command, env=environment, check=False, timeout=30, capture_output=True
     )  # ends when all writers have
-    files = [path for path in (tmp_path / "seen").glob("*") if not path.name.startswith(".")]
+    files = [path for path in directory.glob("*") if not path.name.startswith(".")]
     assert [job_trace.parse(path.read_text()).exit_code for path in files] == exit_codes
+
+
+def test_job_that_cannot_leave_a_trace_fails_before_its_body_runs(
+    directory: Path, tmp_path: Path
+) -> None:
+    directory.write_text("not a directory")
+    done = subprocess.run(
+        ["sh", "-c", job_trace.script(f"touch {tmp_path}/ran")], check=False, capture_output=True
+    )
+    assert done.returncode != 0
+    assert not (tmp_path / "ran").exists()
+    assert [*tmp_path.iterdir()] == [directory]
+
+
+def test_directory_is_writable_for_all_users_from_its_first_moment(directory: Path) -> None:
+    watch = f"until [ -d {directory} ]; do :; done; stat --format=%a {directory}"
+    with subprocess.Popen(["sh", "-c", watch], stdout=subprocess.PIPE, text=True) as watcher:
+        create = ["sh", "-c", job_trace.CREATE_DIRECTORY]
+        jobs = [subprocess.Popen(create) for _ in range(8)]
+        assert [job.wait(30) for job in jobs] == [0] * 8
+        assert watcher.communicate(timeout=30)[0].strip() == "1777"
+    assert [*directory.parent.iterdir()] == [directory]
