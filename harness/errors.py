@@ -98,14 +98,30 @@ class ClusterError(HarnessError):
 
 
 class CommandFailed(ClusterError):
-    """A command on a host failed. The message can be pasted into a shell."""
+    """A command on a host failed."""
 
-    def __init__(self, command_line: str, exit_code: int, stdout: str, stderr: str) -> None:
-        output = (stderr or stdout).rstrip()
-        super().__init__(f"{command_line}  (exit {exit_code})\n{output}".rstrip())
+    def __init__(
+        self, host: str, command_line: str, exit_code: int, stdout: str, stderr: str
+    ) -> None:
+        super().__init__(
+            command_message(f"{host}: exit {exit_code}", command_line, stderr or stdout)
+        )
         self.returncode = exit_code
         self.stdout = stdout
         self.stderr = stderr
+
+
+def command_message(outcome: str, command_line: str, printed: str) -> str:
+    """Return the message of a command that did not succeed.
+
+    Its first line ends with the last line that the command printed, most likely the cause. Its last
+    line can be pasted into a shell.
+
+    >>> command_message("n1: exit 1", "ssh n1 -- squeue", "a warning\\nslurm_load_jobs error\\n")
+    'n1: exit 1: slurm_load_jobs error\\na warning\\nssh n1 -- squeue'
+    """
+    *earlier, last = printed.strip().splitlines() or [""]
+    return "\n".join([f"{outcome}: {last}" if last else outcome, *earlier, command_line])
 
 
 class WaitTimeout(ClusterError):

@@ -102,5 +102,5 @@ def activity(run: OpenRun) -> dict[str, dict[str, Any]]:
                 "jobs": dict(Counter(job.state for job in cluster.jobs("--local"))),
             }
         except HarnessError as error:
-            of_cluster[name] = {"problem": error.message.splitlines()[-1]}
+            of_cluster[name] = {"problem": error.message.splitlines()[0]}
     return of_cluster

@@ -19,7 +19,13 @@ from threading import Event, Thread, Timer
 from typing import IO
 
 from harness import file_ownership, ssh_multiplexing
-from harness.errors import CannotVerify, CommandFailed, Unreachable, WaitTimeout
+from harness.errors import (
+    CannotVerify,
+    CommandFailed,
+    Unreachable,
+    WaitTimeout,
+    command_message,
+)
 from harness.wait import wait_until
 
 _LOG = logging.getLogger(__name__)
@@ -119,12 +125,13 @@ class Ssh:
         except subprocess.TimeoutExpired as error:
             printed = (error.output or b"").decode(errors="replace")
             raise WaitTimeout(
-                f"{shown}  (timed out after {timeout:.0f} s)", printed=printed
+                command_message(_timed_out(host, command, timeout), shown, printed),
+                printed=printed,
             ) from error
         if result.exit_code == 255 and _OWN_ERROR.search(result.stderr):
-            raise Unreachable(f"{shown}  (host does not answer)\n{result.stderr.strip()}")
+            raise Unreachable(command_message(f"{host} does not answer", shown, result.stderr))
         if check and result.exit_code != 0:
-            raise CommandFailed(shown, result.exit_code, result.stdout, result.stderr)
+            raise CommandFailed(host, shown, result.exit_code, result.stdout, result.stderr)
         return result
 
     def _answer(self, host: str, local: Sequence[str], stdin: str, timeout: float) -> Result:
@@ -255,15 +262,17 @@ class Ssh:
             except BaseException as error:
                 if late.is_set():
                     raise WaitTimeout(
-                        f"{shlex.join(local)}  (timed out after {timeout:.0f} s)"
+                        command_message(_timed_out(host, command, timeout), shlex.join(local), "")
                     ) from error
                 raise
             finally:
                 timer.cancel()
         if late.is_set():
-            raise WaitTimeout(f"{shlex.join(local)}  (timed out after {timeout:.0f} s)")
+            raise WaitTimeout(
+                command_message(_timed_out(host, command, timeout), shlex.join(local), "")
+            )
         if code != 0:
-            raise CommandFailed(shlex.join(local), code, "", errors.decode(errors="replace"))
+            raise CommandFailed(host, shlex.join(local), code, "", errors.decode(errors="replace"))
 
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
         """Run a command on a host as root and write chunks to its standard input.
@@ -277,7 +286,7 @@ class Ssh:
                     reader.write(chunk)
             code = process.wait()
         if code != 0:
-            raise CommandFailed(shlex.join(local), code, "", errors.decode(errors="replace"))
+            raise CommandFailed(host, shlex.join(local), code, "", errors.decode(errors="replace"))
 
 
 @contextmanager
@@ -310,6 +319,10 @@ def _running(
             process.kill()
             raise
         listener.join()
+
+
+def _timed_out(host: str, command: Sequence[str], timeout: float | None) -> str:
+    return f"{host}: {command[0]} timed out after {timeout or 0:.0f} s"
 
 
 def _version(file: Path) -> tuple[int, int] | None:

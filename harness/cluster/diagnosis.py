@@ -159,11 +159,11 @@ def of_refusal(plan: Plan, message: str) -> list[str]:
 
 
 def _lines_or_error(look: Callable[[], Iterable[str]]) -> list[str]:
-    """Return what `look` returns, or the last line of its error."""
+    """Return what `look` returns, or the first line of its error."""
     try:
         return [*look()]
     except HarnessError as error:
-        return [" ".join(str(error).splitlines()[-1:])]
+        return [" ".join(str(error).splitlines()[:1])]
 
 
 def _cluster_lines(cluster: SlurmCluster, plan: Plan) -> list[str]:

@@ -403,10 +403,10 @@ class SlurmCluster:
                 f"{job.node_list} with job {job.job_id} of {job.user}" for job in others[:_MANY]
             )
             return CannotVerify(
-                f"{error}; nodes of {self.name} are busy with jobs of others: {busy}"
+                f"nodes of {self.name} are busy with jobs of others: {busy}; {error}"
             )
-        why = f"; waiting: {_shown(waiting)}" if waiting else ""
-        return WaitTimeout(f"{error}{why}", printed=error.printed)
+        why = f"waiting: {_shown(waiting)}; " if waiting else ""
+        return WaitTimeout(f"{why}{error}", printed=error.printed)
 
     def nodes(self) -> list[Node]:
         """Return all nodes, including those without a partition."""

@@ -48,8 +48,8 @@ def of_failure(run: OpenRun, since: float) -> list[str]:
                 notes, coming_nodes(run, cluster, since), cluster.controller
             )
         except (HarnessError, ValueError, LookupError, TypeError) as error:
-            last_line = " ".join(str(error).splitlines()[-1:])
-            problems.append(f"{cluster.controller}:{slurm_options.POWER_LOG}: {last_line}")
+            first_line = " ".join(str(error).splitlines()[:1])
+            problems.append(f"{cluster.controller}:{slurm_options.POWER_LOG}: {first_line}")
     with suppress(HarnessError):
         problems += leaked(run)
     return [*dict.fromkeys(problems)]

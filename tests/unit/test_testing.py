@@ -79,7 +79,7 @@ class FakeClusters(Ssh):
         for beginning, answer in self.answers.items():
             if " ".join(command).startswith(beginning):
                 return Result(0, answer, "")
-        raise CommandFailed(" ".join(command), 1, "", "no such thing")
+        raise CommandFailed("n1", " ".join(command), 1, "", "no such thing")
 
 
 def plan_of(path: Path) -> Plan:
@@ -131,7 +131,7 @@ def test_wait_that_cannot_succeed_any_more_says_why() -> None:
 
 def test_controller_that_is_down_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clusters, slurm = user_of({"single": {7: ["COMPLETED"]}})
-    answers = iter([CommandFailed("squeue", 1, "", "Unable to contact slurm controller")])
+    answers = iter([CommandFailed("n1", "squeue", 1, "", "Unable to contact slurm controller")])
     run = clusters.run
 
     def away_once(host: str, command: Sequence[str], **options: Any) -> Result:
@@ -399,7 +399,7 @@ def test_evidence_lists_the_tests_jobs_and_what_is_unavailable(
     (heading, text), daemons = evidence.of_failure(slurm, 0, 1, "assert")
     assert heading == "Slurm's job 18 on single"
     assert text == "JobId=18\nJobState=FAILED\nBatchHost=single\nStdOut=/o\n" + (
-        "cat /o  (exit 1)\nno such thing"
+        "n1: exit 1: no such thing\ncat /o"
     )
     assert daemons == ("Slurm's daemons", "single: no answer")
 
@@ -408,7 +408,7 @@ def test_evidence_of_an_unreachable_cluster_is_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise CommandFailed("squeue", 1, "", "Unable to contact slurm controller")
+        raise CommandFailed("n1", "squeue", 1, "", "Unable to contact slurm controller")
 
     monkeypatch.setattr("harness.cluster.logs.collect", lambda *_: [])
     _, slurm = user_of({})

@@ -46,7 +46,7 @@ def test_wait_that_cannot_succeed_any_more_ends_at_once() -> None:
 
 def test_ignored_errors_do_not_end_a_wait_and_others_do() -> None:
     def look() -> str:
-        raise CommandFailed("squeue", 1, "", "no controller")
+        raise CommandFailed("n1", "squeue", 1, "", "no controller")
 
     with pytest.raises(WaitTimeout, match="no controller"):
         wait_until(look, bool, what="x", timeout=0.05, interval=0.01, ignore=(CommandFailed,))

@@ -357,12 +357,10 @@ def _ask_host(ssh: Ssh, host: str, verb: str, *arguments: Any, timeout: float = 
             host, ["python3", "-c", _PROGRAM], stdin=json.dumps(request), timeout=timeout
         )
     except (CommandFailed, Unreachable) as error:
-        hint = next(
-            (hint for text, hint in _HINTS.items() if text in error.message.partition("\n")[2]),
-            None,
-        )
-        last = error.message.splitlines()[-1]
-        raise Unreachable(f"{host}: {last}", hint=hint and hint.format(host=host)) from error
+        printed = error.message.rpartition("\n")[0]  # without the command, which has our program
+        hint = next((hint for text, hint in _HINTS.items() if text in printed), None)
+        first = printed.partition("\n")[0]
+        raise Unreachable(first, hint=hint and hint.format(host=host)) from error
     answer = json.loads(done.stdout.splitlines()[-1])  # a login shell may print something before it
     if "refused" in answer:
         raise UsageError(f"{host}: {answer['refused']}")

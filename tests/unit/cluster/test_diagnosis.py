@@ -27,7 +27,7 @@ class Controller(Ssh):
         for word, answer in self.answers.items():
             if word in words:
                 return Result(0, answer, "")
-        raise WaitTimeout(f"{host}: {words}  (timed out after 10 s)")
+        raise WaitTimeout(f"{host}: {words} timed out after 10 s")
 
 
 def seen(settings: Sequence[str] = (), **answers: str) -> list[str]:
@@ -171,7 +171,7 @@ def test_daemon_that_systemd_restarted_is_shown_once() -> None:
 def test_unreachable_cluster_is_shown_as_such() -> None:
     report = seen(tail="+0000\n")
     assert len(report) == 1
-    assert report[0].endswith("(timed out after 10 s)")
+    assert report[0].endswith("timed out after 10 s")
 
 
 def test_refused_job_leads_to_the_options_for_all_jobs_of_the_checks(tmp_path: Path) -> None:

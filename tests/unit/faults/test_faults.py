@@ -220,7 +220,7 @@ class FakeHosts(Ssh):
             "-KILL" in text and self._refuses
         )
         if failed and options.get("check", True):
-            raise CommandFailed(text, 1, "", "Job for slurmctld.service failed.")
+            raise CommandFailed("n1", text, 1, "", "Job for slurmctld.service failed.")
         return Result(0, "", "")
 
 
