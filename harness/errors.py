@@ -112,13 +112,13 @@ class CommandFailed(ClusterError):
 
 
 def command_message(outcome: str, command_line: str, printed: str) -> str:
-    """Return the message of a command that did not succeed.
+    r"""Return the message of a command that did not succeed.
 
     Its first line ends with the last line that the command printed, most likely the cause. Its last
     line can be pasted into a shell.
 
-    >>> command_message("n1: exit 1", "ssh n1 -- squeue", "a warning\\nslurm_load_jobs error\\n")
-    'n1: exit 1: slurm_load_jobs error\\na warning\\nssh n1 -- squeue'
+    >>> command_message("n1: exit 1", "ssh n1 -- squeue", "a warning\nslurm_load_jobs error\n")
+    'n1: exit 1: slurm_load_jobs error\na warning\nssh n1 -- squeue'
     """
     *earlier, last = printed.strip().splitlines() or [""]
     return "\n".join([f"{outcome}: {last}" if last else outcome, *earlier, command_line])

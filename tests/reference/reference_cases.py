@@ -1338,6 +1338,8 @@ SLURMD_CASES |= {
         "Name=gpu File=/dev/null Count=2",
         "Name=gpu File=/dev/null MultipleFiles=/dev/null,/dev/zero",
         "Name=gpu MultipleFiles=/dev/null",
+        "Name=gpu File=null",
+        "Name=gpu File=dev/null Count=1",
         "Name=gpu File=/dev/null Cores=0-9999",
         "Name=gpu File=/dev/null NoSuch=1",
         "Name=odd Count=1",

@@ -35,6 +35,7 @@ from harness.slurmconf.check.nodes import (
     shape_of,
 )
 from harness.slurmconf.check.parsed_file import Configuration, Row, Setting, Source
+from harness.slurmconf.check.paths import is_missing_path
 
 # strtoll() and suffix_mult() of src/common.
 _COUNT = re.compile(r"\s*([+-]?[0-9]+)?([kmgtp](i?b)?)?", re.IGNORECASE | re.ASCII)
@@ -185,9 +186,14 @@ class _Gres:
             message = f'"{cores.value}": only {cpus} CPUs are available'
             yield source.find(cores, FATAL, "value", message)
         file, files = row.own.get("file") or row.own.get("files"), row.own.get("multiplefiles")
-        for setting in (file, files):
-            if setting and (problem := no_hostlist(setting.value, source.release)):
-                yield source.find(setting, FATAL, "hostlist", problem)
+        for device in filter(None, (file, files)):
+            if problem := no_hostlist(device.value, source.release):
+                yield source.find(device, FATAL, "hostlist", problem)
+            paths = names_of(device.value, source.release) or ()
+            missing = next(filter(is_missing_path, paths), None)
+            if missing and cpus is None:  # slurmctld does not look for it (_my_stat)
+                message = f'"{missing}" is not an absolute path: it does not exist'
+                yield source.find(device, FATAL, "path", message)
         if file and files:
             message = "File and MultipleFiles are mutually exclusive"
             yield source.find(files, FATAL, "contradiction", message)

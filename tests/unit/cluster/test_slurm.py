@@ -258,7 +258,9 @@ def test_wait_for_a_cluster_ends_when_its_only_controller_has_failed(
             if command[0] == "systemctl":
                 return Result(0, "", "")
             self.asked += 1
-            raise CommandFailed("n1", "scontrol show node", 1, "", "Unable to contact slurm controller")
+            raise CommandFailed(
+                "n1", "scontrol show node", 1, "", "Unable to contact slurm controller"
+            )
 
     plan, ssh = golden.plan_of(scenario), Failed()
     clusters = slurm.clusters(ssh, plan)

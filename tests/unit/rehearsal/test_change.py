@@ -98,7 +98,9 @@ class Controller:
     def run(self, *command: str) -> None:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer:
-            raise CommandFailed("n1", " ".join(command), 1, "", f"slurm_reconfigure error: {answer}")
+            raise CommandFailed(
+                "n1", " ".join(command), 1, "", f"slurm_reconfigure error: {answer}"
+            )
 
     def controller_failed(self) -> bool:
         return self.failed

@@ -487,6 +487,8 @@ def test_rpc_queue_is_read_only_if_it_is_enabled(
         ("Name=gpu File=/dev/gpu[0-1] Count=2", "", ""),
         ("NodeName=n1 Name=gpu Count=1\nNodeName=n[1-2] Name=gpu Count=1", "slurmd", "slurmd"),
         ("NodeName=n1 Name=gpu Count=1\nNodeName=n2 Name=gpu Count=1", "", ""),
+        ("Name=gpu File=nvidia0", "slurmd", "slurmd"),
+        ("Name=gpu File=dev/nvidia0", "", ""),
     ],
 )
 def test_gres_conf_is_slurmctlds_for_cloud_nodes(
