@@ -1396,6 +1396,8 @@ SLURMD_CASES |= {
     for text in (
         "TaskPlugin=task/odd",
         "TaskPlugin=task/cray_aries",
+        "SlurmctldPort=4294967296",
+        "SlurmctldPort=4294974113",
         'StateSaveLocation=""',
         'SlurmdSpoolDir=""',
         "SlurmdSpoolDir=x/y",

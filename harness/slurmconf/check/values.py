@@ -790,6 +790,9 @@ def _resources(source: Source) -> Iterator[Finding]:
     port = source.settings.get("slurmctldport")
     if port and not _is_port_range(port.value):
         yield source.find(port, FATAL, "value", f'"{port.value}" is not a port or a range of ports')
+    elif port and c_numbers.strtol(port.value) % 2**32 == 0:  # what an uint32_t holds of it
+        message = f'"{port.value}" is not a port: slurmd keeps 0 of it (_read_config of slurmd.c)'
+        yield source.find(port, FATAL, "value", message, daemons=SLURMD)
     yield from only_in(SLURMCTLD, reserved_port(source, "slurmctldport"))
 
 

@@ -92,6 +92,8 @@ def test_plugin_names_are_read_as_each_release_reads_them(
         ("PriorityMaxAge=-5", ALL, ALL),
         ("MaxDBDMsgs=0", ALL, ALL),
         ("SlurmctldPort=1-65536", ALL, ALL),
+        ("SlurmctldPort=4294967296", ALL, ALL),
+        ("SlurmctldPort=4294974113", ALL, frozenset()),
         ("SlurmctldPort=1024-66560", ALL, frozenset()),
         ("SuspendTime=-2", ALL, since("23.02")),
         ("SuspendTime=INFINITE", ALL, frozenset()),
