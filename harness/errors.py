@@ -114,14 +114,16 @@ class CommandFailed(ClusterError):
 def command_message(outcome: str, command_line: str, printed: str) -> str:
     r"""Return the message of a command that did not succeed.
 
-    Its first line ends with the last line that the command printed, most likely the cause. Its last
-    line can be pasted into a shell.
+    Its first line ends with the last line that the command printed, most likely the cause, unless
+    that is systemctl's advice. Its last line can be pasted into a shell.
 
     >>> command_message("n1: exit 1", "ssh n1 -- squeue", "a warning\nslurm_load_jobs error\n")
     'n1: exit 1: slurm_load_jobs error\na warning\nssh n1 -- squeue'
     """
-    *earlier, last = printed.strip().splitlines() or [""]
-    return "\n".join([f"{outcome}: {last}" if last else outcome, *earlier, command_line])
+    lines = printed.strip().splitlines()
+    cause = next((line for line in reversed(lines) if not line.startswith('See "systemctl ')), "")
+    others = [line for line in lines if line != cause]
+    return "\n".join([f"{outcome}: {cause}" if cause else outcome, *others, command_line])
 
 
 class WaitTimeout(ClusterError):

@@ -1,0 +1,27 @@
+"""Messages of commands that fail begin with the cause."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import CommandFailed
+
+
+@pytest.mark.parametrize(
+    ("stderr", "message"),
+    [
+        ("", "n1: exit 1\nssh n1"),
+        ("no such host\n", "n1: exit 1: no such host\nssh n1"),
+        (
+            "Traceback\n  line 1\nOSError: full\n",
+            "n1: exit 1: OSError: full\nTraceback\n  line 1\nssh n1",
+        ),
+        (
+            'Job for slurmd.service failed.\nSee "systemctl status slurmd.service" for details.\n',
+            "n1: exit 1: Job for slurmd.service failed.\n"
+            'See "systemctl status slurmd.service" for details.\nssh n1',
+        ),
+    ],
+)
+def test_message_begins_with_the_cause_and_ends_with_the_command(stderr: str, message: str) -> None:
+    assert str(CommandFailed("n1", "ssh n1", 1, "", stderr)) == message
