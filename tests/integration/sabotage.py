@@ -176,6 +176,11 @@ SINGLE_NODE = [
         "batch_job_runs_once",
         f"chown root {TRACES} && chmod 0755 {TRACES}",
         f"chmod 1777 {TRACES}",
+        "FAILED on single (NonZeroExitCode)",
+    ),
+    on_single(
+        "batch_job_runs_once",
+        *wrapper("sbatch", 'exec /usr/bin/sbatch --wrap=true "$@"'),
         "ran 0 times",
     ),
     on_single(
@@ -1258,11 +1263,21 @@ def at_shared(checks: str, do: str, undo: str, message: str) -> Sabotage:
     return Sabotage(tuple(checks.split()), ("ctl", do), ("ctl", undo), message)
 
 
-NO_LEDGER = (
-    f"mv {JOB_SUBMIT} {JOB_SUBMIT}.right && echo '{ASKS_FOR_NOTHING}' > {JOB_SUBMIT}",
-    # slurmctld reads a script that is newer than the one it has loaded.
-    f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
-)
+def job_submit(change: str) -> tuple[str, str]:
+    """Return commands that change job_submit.lua with a filter, and that restore it.
+
+    slurmctld reads a script again if it was changed in a later second than the one that it has
+    loaded (slurm_lua_loadscript()).
+    """
+    right = f"{JOB_SUBMIT}.right"
+    return (
+        f"mv {JOB_SUBMIT} {right} && {change} < {right} > {JOB_SUBMIT}"
+        f" && touch --reference={right} --date='+1 second' {JOB_SUBMIT}",
+        f"touch --reference={JOB_SUBMIT} --date='+1 second' {right} && mv {right} {JOB_SUBMIT}",
+    )
+
+
+NO_LEDGER = job_submit(f"echo '{ASKS_FOR_NOTHING}'")
 HYBRID = [
     *(
         at_shared(check, *NO_LEDGER, message)
@@ -1275,8 +1290,7 @@ HYBRID = [
     ),
     at_shared(
         "mem-per-cpu=300",
-        f"sed -i.right 's/job.min_mem_per_cpu [*] cpus/MEMORY_PER_CPU * cpus/' {JOB_SUBMIT}",
-        f"mv {JOB_SUBMIT}.right {JOB_SUBMIT} && touch {JOB_SUBMIT}",
+        *job_submit("sed 's/job.min_mem_per_cpu [*] cpus/MEMORY_PER_CPU * cpus/'"),
         "--mem-per-cpu=300: jobs have (2, 600) of n1, but requested (2, 500) from the ledger",
     ),
     at_shared(
