@@ -322,7 +322,9 @@ def _running(
 
 
 def _timed_out(host: str, command: Sequence[str], timeout: float | None) -> str:
-    return f"{host}: {command[0]} timed out after {timeout or 0:.0f} s"
+    """Return what happened to a command, which may set variables with env(1)."""
+    program = next((word for word in command if word != "env" and "=" not in word), command[0])
+    return f"{host}: {program} timed out after {timeout or 0:.0f} s"
 
 
 def _version(file: Path) -> tuple[int, int] | None:
