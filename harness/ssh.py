@@ -124,10 +124,7 @@ class Ssh:
             result = self._answer(host, local, stdin, timeout)
         except subprocess.TimeoutExpired as error:
             printed = (error.output or b"").decode(errors="replace")
-            raise WaitTimeout(
-                command_message(_timed_out(host, command, timeout), shown, printed),
-                printed=printed,
-            ) from error
+            raise _timed_out(host, command, shown, timeout, printed) from error
         if result.exit_code == 255 and _OWN_ERROR.search(result.stderr):
             raise Unreachable(command_message(f"{host} does not answer", shown, result.stderr))
         if check and result.exit_code != 0:
@@ -246,6 +243,7 @@ class Ssh:
         and WaitTimeout if it has not ended after `timeout` seconds.
         """
         local = self.command(host, [shlex.join(command)])
+        shown = shlex.join(local)
         late = Event()
         with _running(local, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as (process, errors):
 
@@ -261,18 +259,14 @@ class Ssh:
                 code = process.wait()
             except BaseException as error:
                 if late.is_set():
-                    raise WaitTimeout(
-                        command_message(_timed_out(host, command, timeout), shlex.join(local), "")
-                    ) from error
+                    raise _timed_out(host, command, shown, timeout or 0) from error
                 raise
             finally:
                 timer.cancel()
         if late.is_set():
-            raise WaitTimeout(
-                command_message(_timed_out(host, command, timeout), shlex.join(local), "")
-            )
+            raise _timed_out(host, command, shown, timeout or 0)
         if code != 0:
-            raise CommandFailed(host, shlex.join(local), code, "", errors.decode(errors="replace"))
+            raise CommandFailed(host, shown, code, "", errors.decode(errors="replace"))
 
     def feed(self, host: str, command: Sequence[str], chunks: Iterable[bytes]) -> None:
         """Run a command on a host as root and write chunks to its standard input.
@@ -321,10 +315,13 @@ def _running(
         listener.join()
 
 
-def _timed_out(host: str, command: Sequence[str], timeout: float | None) -> str:
-    """Return what happened to a command, which may set variables with env(1)."""
+def _timed_out(
+    host: str, command: Sequence[str], shown: str, timeout: float, printed: str = ""
+) -> WaitTimeout:
+    """Return the error of a command, which may set variables with env(1), that has not ended."""
     program = next((word for word in command if word != "env" and "=" not in word), command[0])
-    return f"{host}: {program} timed out after {timeout or 0:.0f} s"
+    outcome = f"{host}: {program} timed out after {timeout:.0f} s"
+    return WaitTimeout(command_message(outcome, shown, printed), printed=printed)
 
 
 def _version(file: Path) -> tuple[int, int] | None:
