@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from conftest import Jobs, origin_of
@@ -23,6 +23,15 @@ def table(cluster: SlurmCluster, *command: str) -> list[list[str]]:
     return [line.rstrip("|").split("|") for line in answer.splitlines()]
 
 
+def differing_members(seen: Mapping[str, str], wanted: Mapping[str, str]) -> str:
+    """Return what is different about each cluster that should be in the federation, or is."""
+    return "; ".join(
+        f"{name} is {seen.get(name, 'no member')}; it should be {wanted.get(name, 'no member')}"
+        for name in sorted(seen.keys() | wanted.keys())
+        if seen.get(name) != wanted.get(name)
+    )
+
+
 def test_federation_is_formed_with_all_clusters_active(
     federation: Federation, clusters: dict[str, SlurmCluster]
 ) -> None:
@@ -34,10 +43,15 @@ def test_federation_is_formed_with_all_clusters_active(
         "format=federation,cluster,id,fedstate",
     )
     wanted = {
-        (federation.name, name, str(number), "ACTIVE")
+        name: f"{federation.name}'s member {number}, ACTIVE"
         for number, name in enumerate(federation.members, 1)
     }
-    assert {tuple(row) for row in rows} == wanted
+    recorded = {
+        name: f"{federation_name}'s member {number}, {state}"
+        for federation_name, name, number, state in rows
+    }
+    differing = differing_members(recorded, wanted)
+    assert not differing, f"in accounting, {differing}"
     for name in federation.members:
         # A busy sibling that answers late is connected again.
         siblings = wait_until(
@@ -46,10 +60,12 @@ def test_federation_is_formed_with_all_clusters_active(
             what=f"{name} to be connected to its siblings",
             timeout=120,
         )
-        seen = {(sibling.cluster, sibling.federation_id, sibling.state) for sibling in siblings}
-        assert seen == {
-            (member, number, "ACTIVE") for number, member in enumerate(federation.members, 1)
-        }, name
+        seen = {
+            sibling.cluster: f"{federation.name}'s member {sibling.federation_id}, {sibling.state}"
+            for sibling in siblings
+        }
+        differing = differing_members(seen, wanted)
+        assert not differing, f"for slurmctld of {name}, {differing}"
 
 
 def test_job_ids_carry_the_origin_and_are_unique(
@@ -141,11 +157,10 @@ def test_cluster_constraint_chooses_clusters_by_their_features(
 
 @pytest.fixture
 def set_state_of_sibling(federation: Federation) -> Iterator[Callable[[str], None]]:
-    """Return a function that sets the sibling's state in the federation.
-
-    Afterwards, the sibling is ACTIVE again.
-    """
+    """Return a function that sets the state of the sibling, which is ACTIVE before and after."""
     name = federation.sibling.name
+    before = {sibling.cluster: sibling.state for sibling in federation.origin.siblings()}
+    assert before.get(name) == "ACTIVE", f"before this check, {name} is {before.get(name)}"
 
     def set_state(state: str) -> None:
         federation.origin.run(

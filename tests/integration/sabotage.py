@@ -436,7 +436,11 @@ FEDERATION = [
         ),
         "('open', 'open')",
     ),
-    Sabotage(("federation_is_formed",), *DRAIN_AWS, "DRAINED"),
+    Sabotage(
+        ("federation_is_formed",),
+        *DRAIN_AWS,
+        "in accounting, aws is cloudburst's member 2, DRAINED; it should be",
+    ),
     Sabotage(
         ("job_ids_carry_the_origin",),
         (
