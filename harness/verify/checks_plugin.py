@@ -31,6 +31,8 @@ _JOB = re.compile(r"\b(?:job |JobId=)(\d+)")
 BEGAN = pytest.StashKey[float]()
 # A check that uses no other fixtures only looks at hosts and clusters, and runs no jobs.
 _READ_ONLY_FIXTURES = {"clusters", "hosts", "plan", "run", "ssh"}
+# Daemons, programs and files on hosts come first: what is wrong with them is the cause of much else.
+_FIRST = "test_hosts.py"
 # The files that come last, in this order: they verify what all other checks have left.
 _LAST = ("test_accounting_records.py", "test_daemon_logs.py", "test_slurmctld_agreement.py")
 
@@ -101,9 +103,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Func
     )
 
 
-def place(file: str, check: Callable[..., object]) -> tuple[int, bool]:
+def place(file: str, check: Callable[..., object]) -> tuple[int, bool, bool]:
     """Return the sort key of a check in a file; checks with the same key keep their order."""
-    return _LAST.index(file) + 1 if file in _LAST else 0, not only_looks(check)
+    last = _LAST.index(file) + 1 if file in _LAST else 0
+    return last, not only_looks(check), file != _FIRST
 
 
 def only_looks(check: Callable[..., object]) -> bool:
