@@ -191,12 +191,12 @@ def _qos(source: Source, row: Row) -> Iterator[Finding]:
             yield source.find(setting, severity, "qos", message)
         elif (
             key == "qos"
-            and "," in setting.value
+            and ("," in setting.value or not setting.value)
             and source.uses_slurmdbd()
             and (source.release.qos_needs_slurmdbd or enforced)
         ):
             message = f'"{setting.value}" is not one QOS'
-            hint = f"AllowQos={setting.value} lets jobs choose"
+            hint = f"AllowQos={setting.value} lets jobs choose" if setting.value else ""
             yield source.find(setting, FATAL, "qos", message, hint)
 
 

@@ -120,16 +120,19 @@ def test_partition_values_are_refused_where_slurmctld_refuses_them(
 
 
 @pytest.mark.parametrize(
-    ("release", "enforce", "expected"),
+    ("release", "enforce", "qos", "expected"),
     [
-        ("26.05", "", '6:26: fatal: QOS: "a,b" is not one QOS'),
-        ("24.11", "AccountingStorageEnforce=qos", '7:26: fatal: QOS: "a,b" is not one QOS'),
-        ("24.11", "", ""),
+        ("26.05", "", "a,b", '6:26: fatal: QOS: "a,b" is not one QOS'),
+        ("24.11", "AccountingStorageEnforce=qos", "a,b", '7:26: fatal: QOS: "a,b" is not one QOS'),
+        ("24.11", "AccountingStorageEnforce=qos", '""', '7:26: fatal: QOS: "" is not one QOS'),
+        ("24.11", "", "a,b", ""),
     ],
 )
-def test_partition_has_one_qos(tmp_path: Path, release: str, enforce: str, expected: str) -> None:
+def test_partition_has_one_qos(
+    tmp_path: Path, release: str, enforce: str, qos: str, expected: str
+) -> None:
     lines = ["AccountingStorageType=accounting_storage/slurmdbd", enforce]
-    lines.append("PartitionName=q Nodes=n1 QOS=a,b")
+    lines.append(f"PartitionName=q Nodes=n1 QOS={qos}")
     assert_fatal(fatal(tmp_path, release, "\n".join(filter(None, lines))), expected)
 
 
