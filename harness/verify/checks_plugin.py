@@ -31,10 +31,14 @@ _JOB = re.compile(r"\b(?:job |JobId=)(\d+)")
 BEGAN = pytest.StashKey[float]()
 # A check that uses no other fixtures only looks at hosts and clusters, and runs no jobs.
 _READ_ONLY_FIXTURES = {"clusters", "hosts", "plan", "run", "ssh"}
-# Daemons, programs and files on hosts come first: what is wrong with them is the cause of much else.
+# Daemons, programs and files on hosts come first: they are the cause of much else.
 _FIRST = "test_hosts.py"
 # The files that come last, in this order: they verify what all other checks have left.
 _LAST = ("test_accounting_records.py", "test_daemon_logs.py", "test_slurmctld_agreement.py")
+# After this many failures that took this many seconds each, the cluster does not do what jobs need,
+# and each further check would wait as long.
+_SLOW_FAILURES, _SLOW = 3, 60.0
+_SLOW_SO_FAR = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -125,6 +129,14 @@ def pytest_runtest_protocol(item: pytest.Item) -> None:
     print(f"check {checks.index(item) + 1} of {len(checks)}: {item.nodeid}", flush=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Function) -> None:
+    """Skip checks that run jobs once several checks have failed slowly."""
+    slow = item.config.stash.get(_SLOW_SO_FAR, 0)
+    if slow >= _SLOW_FAILURES and not only_looks(item.function):
+        pytest.skip(f"not run: {slow} checks failed only after {_SLOW:.0f} s or more")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -148,6 +160,9 @@ def pytest_runtest_makereport(
             and call.excinfo.errisinstance((AssertionError, pytest.fail.Exception))
         )
         outcome = "failed" if is_cluster_error else "error"
+        if call.duration >= _SLOW:
+            slow = item.config.stash.get(_SLOW_SO_FAR, 0)
+            item.config.stash[_SLOW_SO_FAR] = slow + 1
     message = "" if report.passed else str(call.excinfo.value if call.excinfo else report.longrepr)
     if call.excinfo and outcome == "error" and not call.excinfo.errisinstance(HarnessError):
         message = call.excinfo.exconly()  # with its class: the message may be empty or unclear
