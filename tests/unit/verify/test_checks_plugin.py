@@ -56,7 +56,8 @@ def test_checks_that_run_jobs_are_skipped_once_three_failed_slowly() -> None:
         check = item(lambda jobs: None)
         checks_plugin.pytest_runtest_setup(check)
         check.stash[checks_plugin._STARTED] = 0.0
-        info = pytest.ExceptionInfo.from_exception(WaitTimeout("no job starts"))
+        with pytest.raises(WaitTimeout) as info:
+            raise WaitTimeout("no job starts")
         call: Any = SimpleNamespace(when="call", duration=seconds, excinfo=info, start=0.0)
         report: Any = SimpleNamespace(when="call", outcome="failed", passed=False, failed=True)
         generator = checks_plugin.pytest_runtest_makereport(check, call)
