@@ -234,7 +234,7 @@ def _value(random: Random, option: releases.Option, release: str) -> str:
         return random.choice([*_NUMBERS, "INFINITE", "unlimited", "yes", '""', "ten"])
     values = list(random.sample([*_NUMBERS, *_TEXTS], 3))
     name = option.name.lower()
-    if words := known.words.get(name):
+    if (words := known.words.get(name)) and words.known:
         two = random.sample(sorted(words.known), min(2, len(words.known)))
         numbered = [word + random.choice(_NUMBERS) if word[-1] == "=" else word for word in two]
         values += [*numbered, numbered[0].upper(), ",".join(numbered), " ,".join(numbered)] * 2
