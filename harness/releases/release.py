@@ -238,6 +238,9 @@ class Behaviour:
     # sacctmgr shows these options of slurmdbd.conf as they are in its own slurm.conf
     # (extra_get_functions.c).
     shown_from_slurm_conf: tuple[str, ...]
+    # A job also powers up the nodes between its own, in Slurm's order (do_power_work of
+    # power_save.c; 22.05 tests each node).
+    resumes_nodes_between: bool
     # An empty jwt_key= is not the same as none.
     refuses_empty_jwt_key: bool
     # slurmctld refuses a PrologSlurmctld or EpilogSlurmctld that it cannot execute.

@@ -246,12 +246,14 @@ def test_check_says_fatal_error_and_warning_exactly_where_the_daemon_does(
     release: str, tmp_path: Path
 ) -> None:
     given = cases_on(release, tmp_path / "judged")
-    assert differences(release, given, tmp_path) == []
+    found = differences(release, given, tmp_path)
+    assert not found, "\n".join(found)
 
 
 def test_check_says_which_fatal_problems_of_slurmctld_slurmd_has_too(tmp_path: Path) -> None:
     given = cases_of_slurmctld_for_slurmd(_NEWEST, tmp_path)  # each release takes minutes
-    assert differences(_NEWEST, given, tmp_path) == []
+    found = differences(_NEWEST, given, tmp_path)
+    assert not found, "\n".join(found)
 
 
 def a_hostlist(random: Random) -> str:
@@ -298,7 +300,8 @@ def test_hostlists_have_the_names_that_scontrol_shows(release: str) -> None:
 @pytest.mark.skipif(not CORPUS, reason="HARNESS_CORPUS names no directory of configurations")
 @pytest.mark.parametrize("release", reference.tested())
 def test_check_agrees_with_the_daemons_on_a_corpus(release: str, tmp_path: Path) -> None:
-    assert differences(release, reference.corpus(Path(CORPUS or "")), tmp_path) == []
+    found = differences(release, reference.corpus(Path(CORPUS or "")), tmp_path)
+    assert not found, "\n".join(found)
 
 
 def without_fatal(case: reference.Case, release: str, directory: Path) -> reference.Case:
