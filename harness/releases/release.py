@@ -324,7 +324,8 @@ class Behaviour:
     slurmd_does_not_load: tuple[str, ...]
     # Plugins that only slurmd can load: they use its variables, without a weak reference.
     plugins_of_slurmd: tuple[str, ...]
-    # Every node with job_container/tmpfs needs a BasePath in job_container.conf.
+    # slurmd does not start with job_container/tmpfs if its node has no BasePath in
+    # job_container.conf; before 22.05, only the jobs fail.
     containers_need_base_path: bool
     # slurmdbd starts with StorageType=accounting_storage/none.
     slurmdbd_without_storage: bool

@@ -70,10 +70,14 @@ NOT_FROM_THE_CONFIGURATION = {
     "Error connecting, bad data|not responding": "follows from the line about a host's name",
     "CONMGR_THREADS=.* suggested range": "depends on the number of CPUs",
     "^error: Duplicated NodeHostName": "Slurm is built without --enable-multiple-slurmd",
+    "dw_wlm_cli|^error: (pools status|json parser failed|failed to find DataWarp)": "Cray's program"
+    " is missing",
     "description: Expected OpenAPI type": "the value of another type is converted",
 }
 # Why slurmctld refuses what it would accept if it were built with --enable-multiple-slurmd.
 ONE_SLURMD_PER_HOST = "fatal: At least as many NodeAddr are required as NodeName"
+# Why a daemon refuses a plugin that was built without its library; 21.08 does not name the plugin.
+NOT_BUILT = re.compile(r"can not open the \(null\) plugin|find that lib when Slurm was configured")
 # Options that slurmd reads as slurmctld does, and does not use.
 OF_SLURMCTLD = re.compile(
     "(DownNodes|Federation|JobComp|JobSubmit|Licenses|Mail|MaxArray|"
@@ -182,7 +186,11 @@ def depends_on_build(verdict: reference.Verdict, fatal: Iterable[Finding]) -> bo
     and ignores more (expand_nodeline_info); without a library, a plugin is missing.
     """
     if not verdict.started:
-        return verdict.fatal == ONE_SLURMD_PER_HOST or bool(verdict.plugins_not_packaged)
+        return (
+            verdict.fatal == ONE_SLURMD_PER_HOST
+            or bool(verdict.plugins_not_packaged)
+            or bool(NOT_BUILT.search(verdict.fatal or ""))
+        )
     # NodeHostname is also the default of NodeAddr.
     counted = {"NodeAddr", "NodeHostname"}
     return bool(fatal) and all(one.option in counted and one.code == "count" for one in fatal)
