@@ -340,7 +340,7 @@ NONE: frozenset[str] = frozenset()
         ("", {"cgroup.conf": "CgroupPlugin=cgroup/v1"}, ALL - since("21.08")),
         ("", {"cgroup.conf": "CgroupPlugin=disabled"}, ALL),
         (NO_CGROUPS, {"cgroup.conf": "CgroupPlugin=disabled"}, ALL - since("24.05")),
-        (CONTAINER, {"job_container.conf": ""}, since("22.05") - since("23.11")),
+        (CONTAINER, {"job_container.conf": ""}, ALL - {"21.08"} - since("23.11")),
         (CONTAINER, {"job_container.conf": "NoSuch=1"}, ALL),
         ("", {"job_container.conf": "NoSuch=1"}, NONE),
         (CONTAINER, {"job_container.conf": "BasePath=/tmp/jobs"}, ALL - since("23.02")),
