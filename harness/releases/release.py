@@ -273,6 +273,8 @@ class Behaviour:
     rpc_queue_file: str
     # slurmctld reads resources.yaml.
     reads_resources: bool
+    # resources.yaml may have variables, a topology and MODE_3.
+    resources_have_variables: bool
     # Blanks around the words of AccountingStorageTRES are ignored.
     trims_tres: bool
     # AccountingStorageTRES=gres/gpu includes gres/gpumem and gres/gpuutil.

@@ -38,6 +38,14 @@ KNOWN_DIFFERENCES = {
         "slurmd AcctGatherEnergyType=acct_gather_energy/rsmi",
     ): "Debian does not package this plugin of the release",
     (
+        "25.05",
+        "slurmd tree: ",
+    ): "slurmd crashes (SIGSEGV) once it has logged the error",
+    (
+        "25.05",
+        "slurmd yaml: tree: {switches: []}",
+    ): "slurmd crashes (SIGSEGV) once it has logged the error",
+    (
         "22.05",
         "NodeName=m[1-3",
     ): "slurmctld looks for a host of this name for longer than the rig waits",

@@ -63,6 +63,7 @@ _SAID_ABOUT = {
     "Normalizing debug level": "Slurm(ctl)?d(Syslog)?Debug",
     "Exclusive=USER ignored": "ExclusiveUser",
     "doesn't match socket boundaries|GRES core specification|has CPUs configured": "Cores|CPUs",
+    "workers_init: thread count": "Slurm(ctl)?dParameters",
     "jobcomp/kafka: invalid poll_interval=": "JobCompParams",
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.parsing import bounded_yaml, conf, hostlist
 from harness.slurmconf.check import hierarchies, topologies, yaml_file
-from harness.slurmconf.check.findings import FATAL, SLURMCTLD, Finding, only_in
+from harness.slurmconf.check.findings import ERROR, FATAL, SLURMCTLD, WARNING, Finding, only_in
 from harness.slurmconf.check.hierarchies import Layer
 from harness.slurmconf.check.nodes import names_of, node_names
 from harness.slurmconf.check.parsed_file import Configuration, Source
@@ -65,6 +65,9 @@ def _resources(
     known = topologies.names(configuration)
     for index, resource in enumerate(data):
         node = yaml_file.at(document.node, index)
+        if not configuration.release.resources_have_variables:
+            for line, severity, key, message in _without_variables(resource, node):
+                yield yaml_file.find(path, line, severity, "unknown", key, message)
         problem = _problem(resource, _RESOURCE)
         if not problem and not _are_variables(resource.get("variables")):
             problem = "variables", _NO_VARIABLES
@@ -83,6 +86,24 @@ def _resources(
             else:
                 layers.append(_layer(resource, layer, line))
     yield from _compared(path, layers, configuration.get("slurm.conf"))
+
+
+def _without_variables(resource: Any, node: Any) -> Iterator[tuple[int, str, str, str]]:
+    """Yield the line, severity, key and message of what 25.05 ignores, and take it away."""
+    if not isinstance(resource, dict):
+        return
+    line = yaml_file.line_of(node)
+    for key in ("topology", "variables"):
+        if resource.pop(key, None) is not None:
+            yield line, WARNING, key, "is unknown and ignored"
+    layers = resource.get("layers")
+    for place, layer in enumerate(layers if isinstance(layers, list) else ()):
+        if isinstance(layer, dict) and layer.pop("base", None) is not None:
+            at = yaml_file.at(yaml_file.at(node, "layers"), place)
+            yield yaml_file.line_of(at), WARNING, "base", "is unknown and ignored"
+    if resource.get("mode") == "MODE_3":
+        resource["layers"] = None
+        yield line, ERROR, "mode", "MODE_3 is unknown"
 
 
 def _wrong_topology(

@@ -436,6 +436,26 @@ def test_resources_are_refused_where_slurmctld_refuses_them(
     assert_fatal(fatal(tmp_path, "24.11", licenses, resources_yaml=text), "")
 
 
+def test_resources_of_25_05_have_no_variables(tmp_path: Path) -> None:
+    text = layers(
+        "{nodes: n1, count: 5, base: [{name: v, value: 9}]}",
+        "MODE_3\n  topology: x\n  variables: [{name: v, value: 1}]",
+    )
+    (tmp_path / "slurm.conf").write_text(f"{BASE}Licenses=matlab:5\n")
+    (tmp_path / "resources.yaml").write_text(text)
+    found = [
+        (one.severity, one.option, one.message)
+        for one in check.check_path(tmp_path, releases.get("25.05"))
+        if one.file.endswith("resources.yaml")
+    ]
+    assert found == [
+        ("warning", "topology", "is unknown and ignored"),
+        ("warning", "variables", "is unknown and ignored"),
+        ("warning", "base", "is unknown and ignored"),
+        ("error", "mode", "MODE_3 is unknown"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("nodes", "expected"),
     [
