@@ -238,6 +238,8 @@ class Behaviour:
     # sacctmgr shows these options of slurmdbd.conf as they are in its own slurm.conf
     # (extra_get_functions.c).
     shown_from_slurm_conf: tuple[str, ...]
+    # SuspendExcNodes may name ALL and NodeSets (_parse_exc_nodes of power_save.c).
+    excludes_node_sets: bool
     # A job also powers up the nodes between its own, in Slurm's order (do_power_work of
     # power_save.c; 22.05 tests each node).
     resumes_nodes_between: bool

@@ -167,8 +167,8 @@ def _excluded(source: Source) -> Iterator[Finding]:
         crashes = list(_crashes(source, nodes))
         yield from crashes
         names = names_of(re.sub(":[^,]*", "", nodes.value), source.release) or ()
-        sets = {row.first.value for row in source.rows("nodeset")}
-        known = {"ALL", *node_names(source), *sets}
+        sets = {"ALL", *(row.first.value for row in source.rows("nodeset"))}
+        known = {*node_names(source), *(sets if source.release.excludes_node_sets else ())}
         missing = [name for name in names if name not in known]
         if missing and not crashes and "{" not in nodes.value:
             message = f"no such node: {hostlist.fold(missing)}"

@@ -134,7 +134,7 @@ def test_slurmd_of_a_packaged_unit_runs_as_root(
         ("PartitionName=q OverSubscribe=FORCE:1", "OverSubscribe", NONE, NONE),
         ("PartitionName=q AllowAccounts=a DenyAccounts=b", "DenyAccounts", ALL, NONE),
         ("PartitionName=q AllowAccounts=ALL DenyAccounts=b", "DenyAccounts", NONE, NONE),
-        (f"{POWER}SuspendExcNodes=ALL", "SuspendExcNodes", NONE, NONE),
+        (f"{POWER}SuspendExcNodes=ALL", "SuspendExcNodes", ALL - since("24.05"), NONE),
         ("PartitionName=q PreemptMode=GANG", "PreemptMode", since("24.11"), NONE),
         ("RequeueExit=1-256", "RequeueExit", ALL, NONE),
         ("RequeueExit=0,255", "RequeueExit", NONE, NONE),
