@@ -658,7 +658,7 @@ def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid
     ]
     assert not failed, "\n".join(failed)
     credentials = {name: answer.stdout.strip() for name, answer in encoded.items()}
-    decode = "while read -r credential; do echo $credential | unmunge; echo end; done"
+    decode = "while read -r credential; do echo $credential | unmunge 2>&1; echo end; done"
 
     def decode_all(name: str) -> list[str]:
         return ssh.run(
@@ -667,7 +667,9 @@ def test_munge_credential_of_every_host_decodes_on_every_other_with_the_same_uid
 
     for decoder, answers in everywhere(decode_all, names).items():
         for encoder, answer in zip(names, answers, strict=True):
-            assert "Success (0)" in answer, f"{decoder} refuses a credential of {encoder}: {answer}"
+            assert "Success (0)" in answer, (
+                f"{decoder} refuses a credential of {encoder}: {answer.strip()}"
+            )
             assert f"({facts.uid})" in re.search("UID:.*", answer)[0], (
                 f"{decoder} sees a different uid than {encoder}"
             )

@@ -424,7 +424,7 @@ FEDERATION = [
             " systemctl restart munge",
         ),
         ("aws2", "cp -p /root/munge.key /etc/munge && systemctl restart munge slurmd"),
-        "refuses a credential of",
+        ": unmunge: error: Invalid credential",
     ),
     Sabotage(
         ("only_at_slurms_own_ports",),
