@@ -46,8 +46,8 @@ _MEMORY_LIMITS = {"Max processes", "Max pending signals"}
 # Limits of the user's shell that a task has unless slurm.conf says otherwise, with their names in
 # PropagateResourceLimits. Of the others, Slurm or the kernel change some.
 _PROPAGATED = {"Max stack size": "STACK", "Max core file size": "CORE", "Max open files": "NOFILE"}
-# Deadlines in seconds for a job whose steps hang for 25 s twice, and for its start.
-_PATIENCE, _STARTS_WITHIN = 400, 120
+# Deadline in seconds for a job whose steps hang for 25 s twice.
+_PATIENCE = 400
 # Prints the task's limits, then runs a step on the next nodes of its job, where each task reads
 # more than fits into a packet. If that fails, a separate step on each node shows which of them is
 # to blame. Steps inherit only the job's id. To nodes that follow these, it only connects.
@@ -733,7 +733,6 @@ def _wrong_steps(
         *where,
         f"--nodes={count}",
         "--ntasks-per-node=1",
-        f"--immediate={_STARTS_WITHIN}",
         "--overlap",
         *("bash", "-c", steps_script(slurm_options.port_of(conf, "slurmd"))),
         user=user,
