@@ -424,7 +424,7 @@ FEDERATION = [
             " systemctl restart munge",
         ),
         ("aws2", "cp -p /root/munge.key /etc/munge && systemctl restart munge slurmd"),
-        ": unmunge: error: Invalid credential",
+        ": unmunge: Error: Invalid credential",
     ),
     Sabotage(
         ("only_at_slurms_own_ports",),
