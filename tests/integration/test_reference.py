@@ -38,6 +38,10 @@ KNOWN_DIFFERENCES = {
         "slurmd AcctGatherEnergyType=acct_gather_energy/rsmi",
     ): "Debian does not package this plugin of the release",
     (
+        "23.11",
+        "slurmd SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=0",
+    ): "only slurmd of this release takes 0 for a limit: it has no node",
+    (
         "25.05",
         "slurmd tree: ",
     ): "slurmd crashes (SIGSEGV) once it has logged the error",
