@@ -474,8 +474,12 @@ def _one_topology(
             message = "is unknown and ignored"
             yield yaml_file.find(path, line, INFO, "unknown", str(key), message)
     for key in plugins & part.keys():
-        if key != "flat" and not isinstance(part[key], dict):
+        is_mapping = isinstance(part[key], dict)
+        if key != "flat" and not is_mapping:
             yield yaml_file.find(path, line, FATAL, "value", key, "must be a mapping")
+            return
+        if key == "flat" and is_mapping and "topology.yaml flat" not in release.options:
+            yield yaml_file.find(path, line, FATAL, "value", key, "must be true or false")
             return
     chosen = [key for key in part if key in plugins and _is_chosen(part[key])]
     name = f"topology {part.get('topology', 'without a name')}"

@@ -362,6 +362,13 @@ def test_topologies_that_nodes_name_exist(tmp_path: Path, text: str, expected: s
     assert_fatal(fatal(tmp_path, "26.05", text, topology_yaml=yaml), expected)
 
 
+@pytest.mark.parametrize("release", ["25.05", "25.11"])
+def test_flat_topology_has_no_options_before_26_05(tmp_path: Path, release: str) -> None:
+    found = fatal(tmp_path, release, "", topology_yaml="- topology: a\n  flat: {}\n")
+    assert_fatal(found, "flat: must be true or false")
+    assert_fatal(fatal(tmp_path, release, "", topology_yaml="- topology: a\n  flat: true\n"), "")
+
+
 def test_topology_is_called_default_without_topology_yaml(tmp_path: Path) -> None:
     assert fatal(tmp_path, "26.05", "PartitionName=q Nodes=n1 Topology=default") == ""
     text = "PartitionName=q Nodes=n1 Topology=t"
