@@ -195,6 +195,12 @@ def problems_on(hosts: Iterable[str], look: Callable[[str], Iterable[str]]) -> l
     return [line for lines in found.values() for line in lines]
 
 
+def database_rows(ssh: Ssh, host: str, query: str) -> list[tuple[str, ...]]:
+    """Return the rows with which the MariaDB of a host answers a query."""
+    answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout
+    return [tuple(line.split("\t")) for line in answer.splitlines()]
+
+
 def address_of(ssh: Ssh, host: str) -> str:
     """Return the IPv4 address that a host's name has on the host itself."""
     return ssh.run(host, ["getent", "ahostsv4", host]).stdout.split()[0]

@@ -6,7 +6,15 @@ It comes last (checks_plugin.py), because it also covers the jobs of all other c
 from __future__ import annotations
 
 import pytest
-from conftest import Jobs, PoweringUp, active_jobs, all_records_sent, over_time, wait_for_records
+from conftest import (
+    Jobs,
+    PoweringUp,
+    active_jobs,
+    all_records_sent,
+    database_rows,
+    over_time,
+    wait_for_records,
+)
 from early_jobs import REQUEST
 
 from harness.cluster.slurm import JobKey, Record, SlurmCluster, job_key
@@ -173,9 +181,7 @@ def test_job_completion_records_match_accounting(
         }
 
     def in_completion() -> set[tuple[str, ...]]:
-        answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout
-        rows = (tuple(line.split("\t")) for line in answer.splitlines())
-        return {row for row in rows if int(row[0]) in given}
+        return {row for row in database_rows(ssh, host, query) if int(row[0]) in given}
 
     sent = all_records_sent([cluster])
     # Both kinds of records are written in the background.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from conftest import database_rows
 from test_hosts import has_own_image
 
 from harness import render, slurm_options
@@ -55,11 +56,10 @@ def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
     query = (
         f"show global variables where variable_name in ({', '.join(repr(name) for name in wanted)})"
     )
-    answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout
-    seen = dict(line.split("\t") for line in answer.splitlines())
+    seen = database_rows(ssh, host, query)
     assert seen
     wrong = []
-    for name, value in seen.items():
+    for name, value in seen:
         number = re.fullmatch(r"(\d+)M", wanted[name])
         if value != (str(int(number[1]) << 20) if number else wanted[name]):
             wrong.append(f"MariaDB's {name} is {value}")
@@ -68,11 +68,10 @@ def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
             "select lower(variable_name), global_value from information_schema.system_variables"
             " where global_value_origin = 'SQL' and not global_value <=> default_value"
         )
-        changed = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines()
         wrong += [
-            "someone has set MariaDB's {} to {}".format(*line.split("\t"))
-            for line in changed
-            if line.split("\t")[0] not in wanted
+            f"someone has set MariaDB's {name} to {value}"
+            for name, value in database_rows(ssh, host, query)
+            if name not in wanted
         ]
     assert not wrong, "\n".join(wrong)
 
@@ -95,21 +94,16 @@ def test_only_daemons_change_the_database(plan: Plan, ssh: Ssh) -> None:
         and ifnull(json_value(priv, '$.authentication_string'), '') = ''
         and not json_value(priv, '$.account_locked') <=> true
     """
-
-    def rows(host: str, query: str) -> list[list[str]]:
-        answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query])
-        return [line.split("\t") for line in answer.stdout.splitlines()]
-
     wrong = []
     for host in (host.name for host in plan.with_daemon("mariadb")):
         wrong += [
             "{}: MariaDB's {} {} may change records of {}".format(host, *row)
-            for row in rows(host, triggers)
+            for row in database_rows(ssh, host, triggers)
         ]
         if has_own_image(plan, host):
             wrong += [
                 "{}: MariaDB accepts '{}'@'{}' without a password".format(host, *row)
-                for row in rows(host, accounts)
+                for row in database_rows(ssh, host, accounts)
             ]
     assert not wrong, "\n".join(wrong)
 
@@ -127,8 +121,7 @@ def test_tables_of_accounting_are_transactional_and_have_one_collation(
         f" where table_schema = '{next(iter(slurm_options.database_grants(plan.scenario)))}'"
         " and table_type = 'BASE TABLE' group by 1, 2 order by count(*) desc"
     )
-    answer = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout
-    kinds = [line.split("\t") for line in answer.splitlines()]
+    kinds = database_rows(ssh, host, query)
     assert kinds
     wrong = [f"{engine}: {tables}" for engine, _, tables in kinds if engine != "InnoDB"]
     assert not wrong, f"tables without transactions: {'; '.join(wrong)}"
@@ -147,6 +140,8 @@ def test_slurmdbd_adds_up_the_usage_of_this_hour(plan: Plan, ssh: Ssh) -> None:
         " where greatest(hourly_rollup, daily_rollup, monthly_rollup) > unix_timestamp() + 60"
         for name in plan.scenario.clusters
     )
-    lines = ssh.run(host, ["mariadb", "-N", "-B", "-e", query]).stdout.splitlines()
-    wrong = ["{}: slurmdbd adds up usage only from {} on".format(*x.split("\t")) for x in lines]
+    wrong = [
+        f"{name}: slurmdbd adds up usage only from {later} on"
+        for name, later in database_rows(ssh, host, query)
+    ]
     assert not wrong, "\n".join(wrong)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pytest
 from conftest import Jobs, origin_of
+from test_database import table
 
 from harness.cluster.slurm import SlurmCluster, parse_details
 from harness.plan import Plan
@@ -17,12 +19,6 @@ from harness.wait import wait_until
 pytestmark = [pytest.mark.needs("federation", "users")]
 
 
-def table(cluster: SlurmCluster, *command: str) -> list[list[str]]:
-    """Return the rows that sacctmgr prints."""
-    answer = cluster.run("sacctmgr", "--parsable2", "--noheader", *command).stdout
-    return [line.rstrip("|").split("|") for line in answer.splitlines()]
-
-
 def differing_members(seen: Mapping[str, str], wanted: Mapping[str, str]) -> str:
     """Return what is different about each cluster that should be in the federation, or is."""
     return "; ".join(
@@ -30,6 +26,11 @@ def differing_members(seen: Mapping[str, str], wanted: Mapping[str, str]) -> str
         for name in sorted(seen.keys() | wanted.keys())
         if seen.get(name) != wanted.get(name)
     )
+
+
+def member(federation: str, number: int | str, state: str) -> str:
+    """Return how a cluster is described that is a member of a federation."""
+    return f"{federation}'s member {number}, {state}"
 
 
 def test_federation_is_formed_with_all_clusters_active(
@@ -43,12 +44,12 @@ def test_federation_is_formed_with_all_clusters_active(
         "format=federation,cluster,id,fedstate",
     )
     wanted = {
-        name: f"{federation.name}'s member {number}, ACTIVE"
+        name: member(federation.name, number, "ACTIVE")
         for number, name in enumerate(federation.members, 1)
     }
+    # sacctmgr ends each of these rows with a separator.
     recorded = {
-        name: f"{federation_name}'s member {number}, {state}"
-        for federation_name, name, number, state in rows
+        name: member(joined, number, state) for joined, name, number, state, *_ in rows if name
     }
     differing = differing_members(recorded, wanted)
     assert not differing, f"in accounting, {differing}"
@@ -61,7 +62,7 @@ def test_federation_is_formed_with_all_clusters_active(
             timeout=120,
         )
         seen = {
-            sibling.cluster: f"{federation.name}'s member {sibling.federation_id}, {sibling.state}"
+            sibling.cluster: member(federation.name, sibling.federation_id, sibling.state)
             for sibling in siblings
         }
         differing = differing_members(seen, wanted)
@@ -159,8 +160,13 @@ def test_cluster_constraint_chooses_clusters_by_their_features(
 def set_state_of_sibling(federation: Federation) -> Iterator[Callable[[str], None]]:
     """Return a function that sets the state of the sibling, which is ACTIVE before and after."""
     name = federation.sibling.name
-    before = {sibling.cluster: sibling.state for sibling in federation.origin.siblings()}
-    assert before.get(name) == "ACTIVE", f"before this check, {name} is {before.get(name)}"
+
+    def state_on(cluster: SlurmCluster) -> str | None:
+        states = {sibling.cluster: sibling.state for sibling in cluster.siblings()}
+        return states.get(name)
+
+    before = state_on(federation.origin)
+    assert before == "ACTIVE", f"before this check, {name} is {before}"
 
     def set_state(state: str) -> None:
         federation.origin.run(
@@ -168,10 +174,8 @@ def set_state_of_sibling(federation: Federation) -> Iterator[Callable[[str], Non
         )
         for cluster in (federation.origin, federation.sibling):
             wait_until(
-                lambda cluster=cluster: {
-                    sibling.cluster: sibling.state for sibling in cluster.siblings()
-                },
-                lambda states: states.get(name, "").split("+")[0] == state,
+                partial(state_on, cluster),
+                lambda seen: (seen or "").split("+")[0] == state,
                 what=f"{cluster.name} to know that {name} is {state}",
                 timeout=120,
             )

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 import pytest
-from conftest import everywhere, problems_on
+from conftest import database_rows, everywhere, problems_on
 
 from harness import releases, render, run_secrets, slurm_options
 from harness.cluster import diagnosis, logs
@@ -634,10 +634,9 @@ def test_every_slurmdbd_has_all_rights_on_its_database(ssh: Ssh, run: RunDir, pl
         for limit in _LIMITS_OF_ACCOUNTS
     )
     for host in plan.with_daemon("mariadb"):
-        answer = ssh.run(host.name, ["mariadb", "-N", "-B", "-e", limits]).stdout
         problems += [
-            "{}: MariaDB's account {} has {}={}".format(host.name, *line.split("\t"))
-            for line in answer.splitlines()
+            "{}: MariaDB's account {} has {}={}".format(host.name, *row)
+            for row in database_rows(ssh, host.name, limits)
         ]
     assert not problems, "\n".join(problems)
 

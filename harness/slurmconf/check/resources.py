@@ -66,8 +66,7 @@ def _resources(
     for index, resource in enumerate(data):
         node = yaml_file.at(document.node, index)
         if not configuration.release.resources_have_variables:
-            for line, severity, key, message in _without_variables(resource, node):
-                yield yaml_file.find(path, line, severity, "unknown", key, message)
+            yield from _without_variables(path, resource, node)
         problem = _problem(resource, _RESOURCE)
         if not problem and not _are_variables(resource.get("variables")):
             problem = "variables", _NO_VARIABLES
@@ -88,22 +87,22 @@ def _resources(
     yield from _compared(path, layers, configuration.get("slurm.conf"))
 
 
-def _without_variables(resource: Any, node: Any) -> Iterator[tuple[int, str, str, str]]:
-    """Yield the line, severity, key and message of what 25.05 ignores, and take it away."""
+def _without_variables(path: Path, resource: Any, node: Any) -> Iterator[Finding]:
+    """Yield what a resource has that 25.05 ignores, and remove it from the resource."""
     if not isinstance(resource, dict):
         return
-    line = yaml_file.line_of(node)
+    line, ignored = yaml_file.line_of(node), "is unknown and ignored"
     for key in ("topology", "variables"):
         if resource.pop(key, None) is not None:
-            yield line, WARNING, key, "is unknown and ignored"
+            yield yaml_file.find(path, line, WARNING, "unknown", key, ignored)
     layers = resource.get("layers")
     for place, layer in enumerate(layers if isinstance(layers, list) else ()):
         if isinstance(layer, dict) and layer.pop("base", None) is not None:
             at = yaml_file.at(yaml_file.at(node, "layers"), place)
-            yield yaml_file.line_of(at), WARNING, "base", "is unknown and ignored"
+            yield yaml_file.find(path, yaml_file.line_of(at), WARNING, "unknown", "base", ignored)
     if resource.get("mode") == "MODE_3":
         resource["layers"] = None
-        yield line, ERROR, "mode", "MODE_3 is unknown"
+        yield yaml_file.find(path, line, ERROR, "unknown", "mode", "MODE_3 is unknown")
 
 
 def _wrong_topology(
