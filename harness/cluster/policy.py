@@ -55,6 +55,9 @@ _IN_MINUTES = ("MaxTRESMins", "GrpTRESMins", "GrpTRESRunMins")
 # The factors, as named in PriorityWeight*, in which two jobs of a user can differ at will, and the
 # nice value that lowers the priority of one job.
 _WEIGHED, _NICE = ("QOS", "Partition", "JobSize"), 50
+# A weight of a TRES, and its unit.
+_WEIGHT = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)([kmgtp]?)", re.ASCII)
+_UNITS = " kmgtp"
 # The sizes of two jobs that differ in their CPUs, or in their memory (MiB).
 _CPUS, _MEMORY = (1, 2), (50, 100)
 # The least and the most seconds by which two jobs may differ in age, and the least difference of
@@ -606,7 +609,8 @@ def _sizes(policy: _Policy, conf: Mapping[str, Any]) -> dict[str, list[_Sizes]]:
     sizes: dict[str, list[_Sizes]] = {name: [] for name in policy.partitions()}
     cluster = policy.plan.scenario.clusters[policy.cluster]
     weights = _tres_weights(conf)
-    if cluster.elastic() or "billing" in weights:
+    # Slurm raises a negative priority to 1.
+    if cluster.elastic() or "billing" in weights or min(weights.values(), default=0) < 0:
         return sizes
     cpus = cluster.static_nodes()
     memory = {
@@ -642,9 +646,18 @@ def _sizes(policy: _Policy, conf: Mapping[str, Any]) -> dict[str, list[_Sizes]]:
 
 
 def _tres_weights(conf: Mapping[str, Any]) -> dict[str, float]:
-    """Return the weights of PriorityWeightTRES, by the TRES in lower case."""
-    pairs = (pair.partition("=") for pair in str(get(conf, "PriorityWeightTRES") or "").split(","))
-    return {name.lower(): float(weight) for name, _, weight in pairs if weight}
+    """Return the weights of PriorityWeightTRES, by the TRES in lower case.
+
+    A weight is divided by its unit, that of memory by multiples of MiB (_tres_weight_item of
+    src/common/slurm_protocol_api.c).
+    """
+    weights = {}
+    for pair in str(get(conf, "PriorityWeightTRES") or "").lower().split(","):
+        tres, _, value = pair.partition("=")
+        if found := _WEIGHT.fullmatch(value):
+            exponent = _UNITS.index(found[2] or " ") - _UNITS.index("m" if tres == "mem" else " ")
+            weights[tres] = float(found[1]) / 1024 ** max(exponent, 0)
+    return weights
 
 
 def _size_factor(conf: Mapping[str, Any], cpus_of: Mapping[str, int], cpus: int) -> float:

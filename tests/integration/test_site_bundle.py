@@ -1,6 +1,6 @@
 """A site bundle of a live cluster becomes a rehearsal that behaves as the site does.
 
-HARNESS_RICH_SITE="300 60" makes a site with so many users and accounts.
+HARNESS_RICH_SITE="300 60 24.11" makes a site with so many users and accounts, on that release.
 """
 
 from __future__ import annotations
@@ -88,21 +88,21 @@ def bundle_of(succeed: Succeed, run: str, host: str, directory: Path) -> tuple[P
 def test_rehearsal_of_a_bundle_behaves_as_the_site_does(
     harness: Harness, succeed: Succeed, removed: list[str], tmp_path: Path
 ) -> None:
-    site, copy = tmp_path / f"site-{OLDEST}.yml", tmp_path / f"copy-{OLDEST}.yml"
+    users, accounts, release = os.environ.get("HARNESS_RICH_SITE", f"24 12 {OLDEST}").split()
+    site, copy = tmp_path / f"site-{release}.yml", tmp_path / f"copy-{release}.yml"
     table = tmp_path / "submissions.yml"
-    users, accounts = map(int, os.environ.get("HARNESS_RICH_SITE", "24 12").split())
-    site.write_text(importer.dump(rich_site(users, accounts)))
+    site.write_text(importer.dump(rich_site(int(users), int(accounts))))
     table.write_text(json.dumps(submissions()))
     assert harness("collect").stdout == Path(collect.__file__).read_text()
     removed += [site.stem, copy.stem]
-    succeed("up", site, "--release", OLDEST)
+    succeed("up", site, "--release", release)
     succeed("deploy", "--run", site.stem)
     bundle, printed = bundle_of(succeed, site.stem, "ctl", tmp_path)
     assert "failed: s" not in printed, "a command of Slurm failed"
     before = Seen.of(harness, site.stem, "ctl", table)
     succeed("down", site.stem)
     succeed("import", bundle, "--rehearsal", "2", "--output", copy)
-    assert f'release: "{OLDEST}"' in copy.read_text()
+    assert f'release: "{release}"' in copy.read_text()
     succeed("up", copy)
     succeed("deploy", "--run", copy.stem)
     after = Seen.of(harness, copy.stem, "copy-ctl1", table)

@@ -221,6 +221,9 @@ def test_priority_of_two_jobs_differs_by_the_weight_of_their_factor(
         ({"PriorityWeightTRES": "CPU=80", "PriorityFlags": "NO_NORMAL_TRES"}, {"CPUs": 80}),
         ({"PriorityWeightJobSize": "1600", "PriorityWeightTRES": "CPU=800"}, {"CPUs": 200}),
         ({"PriorityWeightTRES": "CPU=800,Billing=1"}, {}),
+        ({"PriorityWeightTRES": "cpu=800k"}, {}),
+        ({"PriorityWeightTRES": "cpu=800,mem=-100M"}, {}),
+        ({"PriorityWeightTRES": "cpu=800,mem="}, {"CPUs": 100}),
     ],
 )
 def test_priority_of_two_jobs_differs_by_their_size(
