@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from harness import render, slurm_options
+from harness import releases, render, slurm_options
 from harness.cluster import logs, node_state, script_failures, slurm
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import HarnessError, WaitTimeout
@@ -208,7 +208,8 @@ def _different_options(cluster: SlurmCluster, plan: Plan) -> Iterator[str]:
     """Yield the options in slurmctld's memory that differ from the rendered slurm.conf."""
     held = drift.printed(cluster.run("scontrol", "show", "config").stdout)
     rendered = drift.read(render.slurm_conf(plan, cluster.name)).options
-    for difference in drift.config("slurm.conf", rendered, held):
+    release = releases.get(plan.releases()[cluster.name])
+    for difference in drift.config("slurm.conf", rendered, held, release):
         yield f"{cluster.name}: {difference}"
 
 

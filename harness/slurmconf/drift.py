@@ -16,6 +16,7 @@ from typing import Any
 
 from harness import releases
 from harness.parsing import c_numbers, conf, durations, hostlist
+from harness.releases import Release
 from harness.slurm_options import LOG_LEVELS
 from harness.slurmconf.canonical import ENFORCE_TOO, IN_MINUTES, purge_age, renamed
 from harness.slurmconf.check import times
@@ -40,6 +41,7 @@ _NAMES_PLUGINS = re.compile(r"type|plugins?")
 # In releases in which DeferBatch does not imply Alloc, this hides a missing Alloc.
 _IMPLIED = {
     "accountingstorageenforce": ENFORCE_TOO,
+    "debugflags": {"tls": {"audittls"}},
     "prologflags": {
         "contain": {"alloc"},
         "deferbatch": {"alloc"},
@@ -47,6 +49,22 @@ _IMPLIED = {
         "nohold": {"alloc"},
         "runinjob": {"alloc", "contain"},
         "x11": {"alloc", "contain"},
+    },
+}
+# Words with the same meaning: those of DebugFlags in debug_str2flags() of Slurm's read_config.c.
+# 24.11 prints WorkQueue as ConMgr, 26.05 as thread.
+_SAME = {
+    "debugflags": {
+        "conmgr": "workqueue",
+        "elasticsearch": "jobcomp",
+        "jag": "jobaccountgather",
+        "net": "network",
+        "netraw": "networkraw",
+        "powersave": "power",
+        "thread": "workqueue",
+        "threads": "workqueue",
+        "trigger": "triggers",
+        "workq": "workqueue",
     },
 }
 # Options of a node that keep CPUs and memory from jobs. Slurm prints them only if one is set, but
@@ -160,6 +178,8 @@ def canonical(option: str, value: str) -> str:
     'associations,limits,qos'
     >>> canonical("PrologFlags", "X11")
     'alloc,contain,x11'
+    >>> canonical("DebugFlags", "WorkQ,Net") == canonical("DebugFlags", "Network,ConMgr")
+    True
     """
     name = option.lower()
     text = value.strip().strip('"').lower()
@@ -176,6 +196,8 @@ def canonical(option: str, value: str) -> str:
     items = {_item(name, item.strip()) for item in text.split(",")}
     if name == "privatedata":  # Slurm reads singular and plural, and prints the plural
         items = {item.removesuffix("s") for item in items}
+    same = _SAME.get(name, {})
+    items = {same.get(item, item) for item in items}
     implied = _IMPLIED.get(name, {})
     items |= {more for item in items for more in implied.get(item, ())}
     return ",".join(sorted(items - {"-"})) or "-"
@@ -196,11 +218,12 @@ def _item(name: str, text: str) -> str:
     return text.rstrip("/") if text.startswith("/") else text
 
 
-def config(file: str, expected: Options, actual: Options) -> Iterator[str]:
+def config(file: str, expected: Options, actual: Options, release: Release) -> Iterator[str]:
     """Yield a line for each option whose value in a daemon's memory differs from its file.
 
     `expected` is the rendered file, `actual` what the daemon prints. An option that the file does
-    not set must have Slurm's default, if that is the same in all releases.
+    not set must have Slurm's default, if that is the same in all releases. Words that the release
+    no longer has count for nothing.
     """
     data = table()
     defaults = {
@@ -214,9 +237,15 @@ def config(file: str, expected: Options, actual: Options) -> Iterator[str]:
             continue
         if key in data["all_is_spelled_out"] and value.lower() == "all":
             continue
-        if canonical(key, value) != canonical(key, shown):
+        if canonical(key, _known_words(key, value, release)) != canonical(key, shown):
             source = f"has {value}" if key in expected else f"leaves it at {value}"
             yield f"{_spelling(file, key)} is {shown or 'not set'}, {file} {source}"
+
+
+def _known_words(option: str, value: str, release: Release) -> str:
+    """Return a value without the words that a release has removed."""
+    gone = release.words[option].gone if option in release.words else {}
+    return ",".join(word for word in value.split(",") if word.strip().lower() not in gone)
 
 
 def _implied(file: str, expected: Options) -> dict[str, str]:

@@ -512,7 +512,7 @@ def slurmdbd_differences(cluster: SlurmCluster, plan: Plan) -> list[str]:
     }
     for option in release.shown_from_slurm_conf:
         held.pop(option, None)
-    return [*drift.config("slurmdbd.conf", wanted, held)]
+    return [*drift.config("slurmdbd.conf", wanted, held, release)]
 
 
 def wait_until_answers(cluster: SlurmCluster, timeout: float = 180) -> None:

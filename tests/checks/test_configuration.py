@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 from conftest import problems_on, slurm_conf, slurmdbd_differences
 
-from harness import render, slurm_options
+from harness import releases, render, slurm_options
 from harness.cluster import logs, node_state
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Host, Plan
@@ -34,7 +34,9 @@ def test_slurmctld_holds_the_rendered_configuration(
     for name, cluster in clusters.items():
         held = drift.printed(cluster.run("scontrol", "show", "config").stdout)
         assert held, f"{name}: slurmctld prints no configuration"
-        wrong += prefixed(name, drift.config("slurm.conf", slurm_conf(plan, name).options, held))
+        rendered = slurm_conf(plan, name).options
+        release = releases.get(plan.releases()[name])
+        wrong += prefixed(name, drift.config("slurm.conf", rendered, held, release))
         # scontrol compares the hash of the file on its host with that of the file that slurmctld
         # last read.
         if "different" in (hashes := held.get("hash_val", "")).lower():

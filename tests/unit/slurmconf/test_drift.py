@@ -50,7 +50,8 @@ Nodes=n[1-2] State=UP SuspendTime=GLOBAL PowerDownOnIdle=NO
 
 
 def config(text: str) -> list[str]:
-    return [*drift.config("slurm.conf", drift.read(CONF).options, drift.printed(text))]
+    options = drift.read(CONF).options
+    return [*drift.config("slurm.conf", options, drift.printed(text), releases.get("24.11"))]
 
 
 def nodes(text: str) -> list[str]:
@@ -239,9 +240,17 @@ def test_option_that_follows_from_another_is_no_difference(
 ) -> None:
     other = "TrackWCKey = No" if file == "slurm.conf" else f"{shown[:-3]} nonsense"
     for text, different in ((shown, False), (other, True)):
-        found = [*drift.config(file, drift.read(line).options, drift.printed(text))]
+        options = drift.read(line).options
+        found = [*drift.config(file, options, drift.printed(text), releases.get("24.11"))]
         named = [line for line in found if line.startswith(shown.partition(" ")[0])]
         assert bool(named) == different, found
+
+
+def test_words_that_a_release_no_longer_has_are_not_expected() -> None:
+    expected = drift.read("PrivateData=cloud,jobs").options
+    for name, shown in (("22.05", "cloud,jobs"), ("24.11", "jobs")):
+        held = drift.printed(f"PrivateData = {shown}")
+        assert not [*drift.config("slurm.conf", expected, held, releases.get(name))]
 
 
 @pytest.mark.parametrize("file", ["slurm.conf", "slurmdbd.conf"])
