@@ -21,10 +21,12 @@ from harness.plan import Plan
 from harness.slurm_options import get, minutes
 from harness.slurmconf.check.nodes import names_of
 
-# Reasons why a partition does not accept a job, as sbatch and squeue print them.
+# Reasons why a partition does not accept a job, as sbatch and squeue print them. slurmctld replaces
+# them by PartitionConfig when it looks at a waiting job again (job_limits_check of its job_mgr.c).
 NO_ACCESS = (
     r"account/partition|[Ii]nvalid qos|not permitted to use this partition|Access(?:/permission)? "
-    r"denied|AccountNotAllowed|QOSNotAllowed|QOS? not permitted|Job's (?:account|QOS) not permitted"
+    r"denied|AccountNotAllowed|QOSNotAllowed|QOS? not permitted|"
+    r"Job's (?:account|QOS) not permitted|PartitionConfig"
 )
 # Slurm's answers to a job that a reservation does not accept, or that requests more licenses than
 # there are. The reservation may have ended.

@@ -12,7 +12,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from harness import releases
 from harness.parsing import c_numbers, hostlist
+from harness.releases import Release
 from harness.site.fidelity import Replaced
 from harness.site.scripts import SiteScripts
 from harness.slurm_options import LOG_DIRECTORY, get
@@ -28,6 +30,7 @@ _STAND_IN = "/bin/true"
 # Options, with the copy's values, without which other options of the site have no effect or are
 # refused.
 _LOG_OPTIONS = {"slurmschedlogfile": f"{LOG_DIRECTORY}/slurmsched.log"}
+_COMPLETION_LOG = f"{LOG_DIRECTORY}/jobcomp.log"
 
 # Programs of the site, each of which is replaced by one that does nothing. These and the following
 # options are in lower case.
@@ -94,7 +97,6 @@ _SITE_OPTIONS = {
     "acctgatherprofiletype",
     "burstbuffertype",
     "clifilterplugins",
-    "communicationparameters",
     "corespecplugin",
     "defaultstoragehost",
     "defaultstorageloc",
@@ -103,16 +105,12 @@ _SITE_OPTIONS = {
     "defaultstorageuser",
     "extsensorsfreq",
     "extsensorstype",
-    "jobacctgatherparams",
     "jobcomphost",
-    "jobcomploc",
     "jobcompparams",
     "jobcompport",
-    "jobcomptype",
     "jobcompuser",
     "jobcontainertype",
     "jobsubmitplugins",
-    "mpidefault",
     "nodefeaturesplugins",
     "powerparameters",
     "powerplugin",
@@ -123,6 +121,8 @@ _SITE_OPTIONS = {
     "usepam",
     "x11parameters",
 }
+# Plugins that write records of completed jobs and need no service.
+_COMPLETIONS = {"jobcomp/none", "jobcomp/filetxt"}
 # Power saving: in the copy, all nodes are up from the start.
 _POWER_OPTIONS = {
     "resumefailprogram",
@@ -139,10 +139,11 @@ _POWER_OPTIONS = {
 }
 # Limits that the jobs of the checks exceed, because they request little memory.
 _FOR_LARGE_JOBS = {"vsizefactor"}
+_OF_THE_SITE = "needs the site's hardware, services or plugins"
 _REASONS = (
     (_FOR_LARGE_JOBS, "the jobs of the checks request too little memory for it"),
     (_HARNESS_OPTIONS, "the harness has its own"),
-    (_SITE_OPTIONS, "needs the site's hardware, services or plugins"),
+    (_SITE_OPTIONS, _OF_THE_SITE),
     (_POWER_OPTIONS, "all nodes are up from the start"),
 )
 # For CLOUD nodes, whose power saving is emulated: the options that the harness sets itself, the
@@ -247,6 +248,7 @@ def shrink(
                 **_cluster(
                     cluster,
                     _hosts(cluster, hosts, prefix),
+                    releases.get(str(data["release"])),
                     refused,
                     replaced,
                     scripts,
@@ -458,6 +460,7 @@ def _dynamic_nodes(cluster: Mapping[str, Any], hosts: int, prefix: str) -> list[
 def _cluster(
     cluster: Mapping[str, Any],
     hosts: str | None,
+    release: Release,
     refused: Mapping[str, str],
     replaced: list[Replaced],
     scripts: SiteScripts | None,
@@ -471,7 +474,9 @@ def _cluster(
     power: dict[str, Any] = {}
     if any("provision" in group for group in cluster["nodes"]):
         others, power = _power_saving(others, replaced)
-    options = dict(_options(others, unwanted, replaced)) | power
+    options = dict(_options(others, unwanted, release, replaced)) | power
+    if str(get(options, "JobCompType")).lower() == "jobcomp/filetxt":
+        options["JobCompLoc"] = _COMPLETION_LOG  # its default is a file that slurm cannot create
     options |= {name: value for name, value in own.items() if value is not None}
     present = {option.lower() for option in options}
     options |= {option: None for option in _UNWANTED_DEFAULTS if option.lower() not in present}
@@ -525,17 +530,22 @@ def _cluster(
 
 
 def _options(
-    options: Mapping[str, Any], refused: Mapping[str, str], replaced: list[Replaced]
+    options: Mapping[str, Any],
+    refused: Mapping[str, str],
+    release: Release,
+    replaced: list[Replaced],
 ) -> Iterator[tuple[str, Any]]:
     for name, value in options.items():
-        kept, why = _copy_value(name.lower(), value, refused)
+        kept, why = _copy_value(name.lower(), value, refused, release)
         if why:
             replaced.append(Replaced("slurm.conf", name, value, why))
         if kept is not None:
             yield name, kept
 
 
-def _copy_value(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, str]:
+def _copy_value(
+    key: str, value: Any, refused: Mapping[str, str], release: Release
+) -> tuple[Any, str]:
     """Return the copy's value of an option, None if it has none, and why it differs."""
     why = next((why for names, why in _REASONS if key in names), refused.get(key))
     if key in _PROGRAMS:
@@ -547,6 +557,14 @@ def _copy_value(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, 
     if _PATH.search(str(value)):
         return None, "a path of the site; the harness has its own path or none"
     words = str(value).split(",")
+    if key == "mpidefault" and str(value).lower() not in {"none", *release.mpi}:
+        return None, "the hosts have no such plugin"
+    if key == "jobcomptype" and str(value).lower() not in _COMPLETIONS:
+        return None, _OF_THE_SITE
+    if key == "communicationparameters":
+        kept = [word for word in words if "ipv" not in word.lower()]
+        if kept != words:
+            return ",".join(kept) or None, "the hosts have IPv4 addresses only"
     if key == "prologflags":
         kept = [word for word in words if word.strip().lower() not in _PROLOG_WORDS]
         if kept != words:

@@ -59,6 +59,38 @@ def test_prolog_flags_that_need_cgroups_are_left_out(
     assert bool(flag_notes) == (flags != kept)
 
 
+@pytest.mark.parametrize(
+    ("option", "kept"),
+    [
+        ("MpiDefault=pmi2", {"MpiDefault": "pmi2"}),
+        ("MpiDefault=pmix_v3", {}),
+        ("MpiDefault=openmpi", {}),
+        ("JobAcctGatherParams=OverMemoryKill", {"JobAcctGatherParams": "OverMemoryKill"}),
+        ("CommunicationParameters=EnableIPv6", {}),
+        (
+            "CommunicationParameters=EnableIPv6,CheckGhalQuiesce",
+            {"CommunicationParameters": "CheckGhalQuiesce"},
+        ),
+        ("JobCompType=jobcomp/script\nJobCompLoc=/opt/done", {}),
+        (
+            "JobCompType=jobcomp/filetxt",
+            {"JobCompType": "jobcomp/filetxt", "JobCompLoc": "/var/log/slurm/jobcomp.log"},
+        ),
+        (
+            "JobCompType=jobcomp/filetxt\nJobCompLoc=/var/log/jobs.txt",
+            {"JobCompType": "jobcomp/filetxt", "JobCompLoc": "/var/log/slurm/jobcomp.log"},
+        ),
+    ],
+)
+def test_plugins_that_the_hosts_can_load_are_kept(
+    tmp_path: Path, release: Release, option: str, kept: dict[str, str]
+) -> None:
+    names = {line.partition("=")[0] for line in option.splitlines()} | kept.keys()
+    cluster, _ = copy(tmp_path, release, f"{SITE}{option}\n")
+    options = {name: cluster["options"][name] for name in names & cluster["options"].keys()}
+    assert options == kept
+
+
 def test_level_of_the_scheduler_log_is_kept_with_a_file_for_it(
     tmp_path: Path, release: Release
 ) -> None:
