@@ -64,7 +64,9 @@ _PER_NAME = ("nodehostname", "nodeaddr", "bcastaddr", "port")
 _OBJECTS = "/usr/local/sbin/slurm-accounting-objects"
 _ADDED = re.compile(r"\badd ((?:qos|account|federation) \S+)")
 _ADDED_USERS = re.compile(r"^ *add_users (\S+) (\S+)", re.MULTILINE)
-_SET = re.compile(r"^ *set_options (\S+) (\S+) set (.*)", re.MULTILINE)
+_SET = re.compile(
+    r"^ *set_options (\w+) (?:where name=)?(\S+)((?: \w+=\S+)*) set (.*)", re.MULTILINE
+)
 # What changed files of the system need.
 _SYSTEM = {
     "/etc/sysusers.d": "run systemd-sysusers",
@@ -451,7 +453,10 @@ def _object_changes(hosts: str, before: str, after: str) -> Iterator[Change]:
     for name in sorted(old - new):
         why = f"sacctmgr delete {name}"
         yield change(f"{name} removed", old_options.get(name, ""), None, "sacctmgr", why=why)
-    for name in sorted({*old_options, *new_options} - (old ^ new)):
+    added_or_removed = tuple(f"{name} " for name in old ^ new)
+    for name in sorted({*old_options, *new_options}):
+        if f"{name} ".startswith(added_or_removed):
+            continue
         values = old_options.get(name, ""), new_options.get(name, "")
         first, second = ([word.partition("=")[0] for word in value.split()] for value in values)
         unset = [option for option in first if option not in second]
@@ -473,12 +478,15 @@ def _objects(program: str) -> set[str]:
 
 
 def _object_options(program: str) -> dict[str, str]:
-    """Return the options that the program sets, by object."""
-    return {
-        f"{kind} {name}": options
-        for kind, names, options in _SET.findall(program)
-        for name in names.split(",")
-    }
+    """Return the options that the program sets, by object.
+
+    An object may be "user alice account=physics cluster=alpha".
+    """
+    options_of: dict[str, list[str]] = {}
+    for kind, names, where, options in _SET.findall(program):
+        for name in names.split(","):
+            options_of.setdefault(f"{kind} {name}{where}", []).append(options)
+    return {name: " ".join(options) for name, options in options_of.items()}
 
 
 def _merged(changes_: Sequence[Change]) -> list[Change]:

@@ -420,6 +420,11 @@ def test_hosts_with_the_same_change_are_reported_once() -> None:
             "reset qos with sacctmgr modify user alice",
         ),
         (
+            "users.alice.associations={physics: {MaxJobs: 4}}",
+            ("user alice account=physics", "", "MaxJobs=4", "objects"),
+            "",
+        ),
+        (
             "accounting.qos.urgent.options={Priority: 1000}",
             ("qos urgent", "Priority=1000 MaxJobsPerUser=4", "Priority=1000", "sacctmgr"),
             "reset MaxJobsPerUser with sacctmgr modify qos urgent",
