@@ -27,7 +27,7 @@ NO_ACCESS = (
     r"account/partition|[Ii]nvalid qos|not permitted to use this partition|Access(?:/permission)? "
     r"denied|AccountNotAllowed|QOSNotAllowed|QOS? not permitted|"
     r"Job's (?:account|QOS) not permitted|PartitionConfig"
-)
+).replace(" ", "[ _]")
 # Slurm's answers to a job that a reservation does not accept, or that requests more licenses than
 # there are. The reservation may have ended.
 _NO_RESERVATION = "Access denied to requested reservation|Requested reservation is invalid"
@@ -88,6 +88,7 @@ class Preemption:
     """A user whose jobs of one QOS preempt those of another, and what happens to the latter."""
 
     cluster: str
+    partition: str
     user: str
     account: str
     high: str
@@ -237,9 +238,16 @@ class _Policy:
             },
         }
 
-    def partition_for(self, way: _Way) -> str | None:
-        """Return a partition that accepts a user's jobs."""
-        return next((name for name in self.partitions() if not self.refusals(name, way)), None)
+    def partition_for(self, *ways: _Way, exclusive: bool = False) -> str | None:
+        """Return a partition that accepts a user's jobs; if `exclusive`, one with `--exclusive`."""
+        for name, options in self.partitions().items():
+            sharing = str(get(options, "OverSubscribe") or get(options, "Shared") or "").upper()
+            # OverSubscribe=FORCE has precedence over --exclusive.
+            if exclusive and sharing.startswith("FORCE"):
+                continue
+            if not any(self.refusals(name, way) for way in ways):
+                return name
+        return None
 
     def is_reserved_for(self, options: Mapping[str, Any], way: _Way) -> bool:
         """Return whether a reservation's lists of users and accounts accept a user's job.
@@ -472,10 +480,13 @@ def preemptions(plan: Plan) -> Iterator[Preemption]:
                 mode = str(policy.qos.get((low,), {}).get("PreemptMode") or "cluster").lower()
                 mode = default if mode == "cluster" else mode
                 mode = mode.replace("gang", "").strip(",")
-                able = _Way(way.user, way.account, low) in ways
-                if able and mode not in seen and mode in {"requeue", "cancel", "suspend"}:
+                if mode in seen or mode not in {"requeue", "cancel", "suspend"}:
+                    continue
+                way_of_low = _Way(way.user, way.account, low)
+                partition = policy.partition_for(way, way_of_low, exclusive=True)
+                if partition and way_of_low in ways:
                     seen.add(mode)
-                    yield Preemption(cluster, way.user, way.account, way.qos, low, mode)
+                    yield Preemption(cluster, partition, way.user, way.account, way.qos, low, mode)
 
 
 def orders(plan: Plan) -> Iterator[Order]:
@@ -505,7 +516,7 @@ def ages(plan: Plan) -> Iterator[Age]:
             continue
         policy = _policy(plan, cluster)
         for way in policy.ways():
-            partition = policy.partition_for(way)
+            partition = policy.partition_for(way, exclusive=True)
             if partition and policy.takes_small_jobs(way, 3):
                 seconds = max(_SHORTEST_AGE, math.ceil(_VISIBLE / per_second))
                 options = way.smallest_job(partition)

@@ -62,7 +62,13 @@ def test_jobs_preempt_those_of_lower_qos(
     """A job of a higher QOS gets the node of a running job, which is treated as configured."""
     for pair in policy.preemptions(plan):
         cluster = clusters[pair.cluster]
-        options = (*only(cluster, plan), f"--account={pair.account}", "--exclusive", "--nodes=1")
+        options = (
+            *only(cluster, plan),
+            f"--partition={pair.partition}",
+            f"--account={pair.account}",
+            "--exclusive",
+            "--nodes=1",
+        )
         time = "--time=5"
         outcome, states = PREEMPTED[pair.mode]
         low = jobs.submit(

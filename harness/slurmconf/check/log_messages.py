@@ -21,7 +21,7 @@ _SAID_ABOUT = {
     "Rings lack access": "RingName|ring",
     "Position .* in ring must be": "Topology",
     "(?i)blocks lack access|blocks do not contain|no blocks": "BlockName",
-    "Invalid hostnames in|Multiple leaf switches": "Nodes",
+    "Invalid hostnames in|Multiple leaf switches|lookup failure for node ": "Nodes",
     "PreemptParameters reorder_count": "SchedulerParameters",
     "rate exceeds maximum": "(Suspend|Resume)Rate",
     "CONMGR_THREADS=": "SlurmctldParameters",

@@ -268,3 +268,15 @@ def test_jobs_differ_in_age_as_long_as_it_takes_to_see_it(tmp_path: Path) -> Non
     assert ages(3600) == [("alice", 20)]
     assert ages(360000) == [("alice", 3)]
     assert ages(360) == []
+
+
+@pytest.mark.parametrize(("sharing", "partition"), [("EXCLUSIVE", "main"), ("FORCE:4", "long")])
+def test_jobs_of_different_ages_wait_only_where_one_job_can_fill_a_node(
+    tmp_path: Path, sharing: str, partition: str
+) -> None:
+    path = tmp_path / "sharing.yml"
+    lines = "      PriorityWeightAge: 3600\n      PriorityMaxAge: 0-1\n      Licenses"
+    text = SITE.replace("MaxTime:", f"OverSubscribe: {sharing}, MaxTime:")
+    path.write_text(text.replace("      Licenses", lines))
+    plan = make_plan("site", scenario.load(path), CONTAINERS)
+    assert [age.partition for age in policy.ages(plan)] == [partition]
