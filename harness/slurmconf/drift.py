@@ -235,16 +235,18 @@ def config(file: str, expected: Options, actual: Options, release: Release) -> I
         shown = actual.get(key, "" if key in data["printed_if_set"] else None)
         if key in data["left_out"][file] or shown is None or "%secret:" in value:
             continue
-        if key in data["all_is_spelled_out"] and value.lower() == "all":
-            continue
-        if canonical(key, _known_words(key, value, release)) != canonical(key, shown):
+        if key in data["all_is_spelled_out"]:
+            if value.lower() == "all":
+                continue
+            value = _known_words(key, value, release)
+        if canonical(key, value) != canonical(key, shown):
             source = f"has {value}" if key in expected else f"leaves it at {value}"
             yield f"{_spelling(file, key)} is {shown or 'not set'}, {file} {source}"
 
 
 def _known_words(option: str, value: str, release: Release) -> str:
     """Return a value without the words that a release has removed."""
-    gone = release.words[option].gone if option in release.words else {}
+    gone = release.words[option].gone
     return ",".join(word for word in value.split(",") if word.strip().lower() not in gone)
 
 
