@@ -12,9 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from harness import releases
 from harness.parsing import c_numbers, hostlist
-from harness.releases import Release
 from harness.site.fidelity import Replaced
 from harness.site.scripts import SiteScripts
 from harness.slurm_options import LOG_DIRECTORY, get
@@ -121,8 +119,9 @@ _SITE_OPTIONS = {
     "usepam",
     "x11parameters",
 }
-# Plugins that write records of completed jobs and need no service.
-_COMPLETIONS = {"jobcomp/none", "jobcomp/filetxt"}
+# Plugins that need no service: those that write records of completed jobs, and those for MPI. The
+# slurmds that share a host would also share the directories of mpi/pmix.
+_COMPLETIONS, _MPI = {"jobcomp/none", "jobcomp/filetxt"}, {"none", "pmi2"}
 # Power saving: in the copy, all nodes are up from the start.
 _POWER_OPTIONS = {
     "resumefailprogram",
@@ -248,7 +247,6 @@ def shrink(
                 **_cluster(
                     cluster,
                     _hosts(cluster, hosts, prefix),
-                    releases.get(str(data["release"])),
                     refused,
                     replaced,
                     scripts,
@@ -460,7 +458,6 @@ def _dynamic_nodes(cluster: Mapping[str, Any], hosts: int, prefix: str) -> list[
 def _cluster(
     cluster: Mapping[str, Any],
     hosts: str | None,
-    release: Release,
     refused: Mapping[str, str],
     replaced: list[Replaced],
     scripts: SiteScripts | None,
@@ -474,7 +471,7 @@ def _cluster(
     power: dict[str, Any] = {}
     if any("provision" in group for group in cluster["nodes"]):
         others, power = _power_saving(others, replaced)
-    options = dict(_options(others, unwanted, release, replaced)) | power
+    options = dict(_options(others, unwanted, replaced)) | power
     if str(get(options, "JobCompType")).lower() == "jobcomp/filetxt":
         options["JobCompLoc"] = _COMPLETION_LOG  # its default is a file that slurm cannot create
     options |= {name: value for name, value in own.items() if value is not None}
@@ -532,20 +529,17 @@ def _cluster(
 def _options(
     options: Mapping[str, Any],
     refused: Mapping[str, str],
-    release: Release,
     replaced: list[Replaced],
 ) -> Iterator[tuple[str, Any]]:
     for name, value in options.items():
-        kept, why = _copy_value(name.lower(), value, refused, release)
+        kept, why = _copy_value(name.lower(), value, refused)
         if why:
             replaced.append(Replaced("slurm.conf", name, value, why))
         if kept is not None:
             yield name, kept
 
 
-def _copy_value(
-    key: str, value: Any, refused: Mapping[str, str], release: Release
-) -> tuple[Any, str]:
+def _copy_value(key: str, value: Any, refused: Mapping[str, str]) -> tuple[Any, str]:
     """Return the copy's value of an option, None if it has none, and why it differs."""
     why = next((why for names, why in _REASONS if key in names), refused.get(key))
     if key in _PROGRAMS:
@@ -557,8 +551,8 @@ def _copy_value(
     if _PATH.search(str(value)):
         return None, "a path of the site; the harness has its own path or none"
     words = str(value).split(",")
-    if key == "mpidefault" and str(value).lower() not in {"none", *release.mpi}:
-        return None, "the hosts have no such plugin"
+    if key == "mpidefault" and str(value).lower() not in _MPI:
+        return None, "mpi/pmix needs a host for each node" if "pmix" in str(value) else _OF_THE_SITE
     if key == "jobcomptype" and str(value).lower() not in _COMPLETIONS:
         return None, _OF_THE_SITE
     if key == "communicationparameters":

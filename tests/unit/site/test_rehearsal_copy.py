@@ -63,7 +63,7 @@ def test_prolog_flags_that_need_cgroups_are_left_out(
     ("option", "kept"),
     [
         ("MpiDefault=pmi2", {"MpiDefault": "pmi2"}),
-        ("MpiDefault=pmix_v3", {}),
+        ("MpiDefault=pmix", {}),
         ("MpiDefault=openmpi", {}),
         ("JobAcctGatherParams=OverMemoryKill", {"JobAcctGatherParams": "OverMemoryKill"}),
         ("CommunicationParameters=EnableIPv6", {}),
