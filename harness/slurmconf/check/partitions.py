@@ -68,6 +68,7 @@ def _partitions(
         yield from both_per_cpu_and_per_node(source, row.all)
         yield from only_in(SLURMCTLD, _qos(source, row))
         yield from only_in(SLURMCTLD, _partition_nodes(source, row, node_sets, known))
+        yield from _default_memory(source, row, node_sets, known)
     if not seen and source.release.needs_node_and_partition:
         message = "there is no usable partition; this release requires one"
         yield source.find_here(FATAL, "missing", "PartitionName", message, daemons=SLURMCTLD)
@@ -228,6 +229,30 @@ def _partition_nodes(
         hint = "write ALL alone" if "ALL" in (name.upper() for name in missing) else ""
         message = f"no such node: {hostlist.fold(missing)}"
         yield source.find(setting, FATAL, "undefined", message, hint)
+
+
+def _default_memory(
+    source: Source, row: Row, node_sets: list[Row], known: Mapping[str, Row]
+) -> Iterator[Finding]:
+    """Yield a default memory of jobs that no node of the partition has."""
+    settings = [
+        setting
+        for place in (row.all, source.settings)
+        for name in ("defmempernode", "defmempercpu")
+        if (setting := place.get(name))
+    ]
+    names = names_of(row.get("nodes") or "", source.release) or ()
+    names = _replaced(names, node_sets, source.release)
+    sizes = [known[name].get("realmemory") if name in known else None for name in names]
+    if not settings or not sizes or None in sizes:
+        return  # nodes without RealMemory have what they detect
+    most = max(c_numbers.strtol(str(size)) for size in sizes)
+    if most < c_numbers.strtol(settings[0].value):
+        message = (
+            f"no node of partition {row.first.value} has more memory than RealMemory={most}: jobs "
+            "that request none are refused"
+        )
+        yield source.find(settings[0], INFO, "contradiction", message)
 
 
 def _bad_node_sets(

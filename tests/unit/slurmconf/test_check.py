@@ -404,6 +404,25 @@ def test_memory_per_cpu_and_per_node_exclude_one_another(
     assert all(line.startswith("slurm.conf:5:1: error: DefMemPerCPU: is ignored") for line in texts)
 
 
+@pytest.mark.parametrize(
+    ("nodes", "part", "count"),
+    [
+        ("RealMemory=1000", "", 1),
+        ("RealMemory=1025", "", 0),
+        ("", "", 0),  # slurmd detects it
+        ("RealMemory=1000", "DefMemPerNode=1000", 0),
+        ("RealMemory=2000", "DefMemPerCPU=4000", 1),
+    ],
+)
+def test_default_memory_that_no_node_has_is_named(
+    tmp_path: Path, nodes: str, part: str, count: int
+) -> None:
+    lines = f"DefMemPerCPU=1024\nNodeName=m[1-2] {nodes}\nPartitionName=large Nodes=m[1-2] {part}\n"
+    texts = found(tmp_path, "24.11", lines)
+    assert len([text for text in texts if "no node of partition large" in text]) == count
+    assert all(": info: DefMemPerCPU: " in text for text in texts)
+
+
 @pytest.mark.parametrize("release", releases.KNOWN)
 def test_nodes_that_share_hosts_have_no_findings(tmp_path: Path, release: str) -> None:
     path = tmp_path / "shared.yml"
