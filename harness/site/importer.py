@@ -135,6 +135,11 @@ def _import(
     copy, replaced = rehearsal_copy.shrink(data, rehearsal_hosts, findings, site_scripts, prefix)
     make_startable(_without_people(copy), release, replaced, _write_data)
     script_notes = _printable([*site_scripts.notes])
+    if not site and (submit := _options_of_jobs(copy, site_scripts)):
+        copy["checks"] = {"submit": submit}
+        shown = ",".join(submit)
+        why = "a Lua script of the site may refuse jobs without these options"
+        script_notes.append(f"added: checks.submit={shown}: {why}")
     compared = [
         *_compare(directory, release, copy, replaced),
         *fidelity.scripts(script_notes),
@@ -147,6 +152,24 @@ def _import(
         *(f"replaced: {item}" for item in replaced),
     ]
     return Imported(copy, notes, compared)
+
+
+def _options_of_jobs(copy: Mapping[str, Any], site_scripts: scripts.SiteScripts) -> list[str]:
+    """Return the options that the Lua scripts of a site may require of every job.
+
+    The users of the copy are invented, and so is the account that they all have.
+    """
+    names = {
+        word
+        for path, script in site_scripts.scripts.items()
+        if path.endswith(".lua")
+        for word in re.findall(r"\w+", script["text"])
+    }
+    accounts = [*copy.get("accounting", {}).get("accounts", {})]
+    return [
+        *(f"--account={account}" for account in accounts[:1] if "account" in names),
+        *(["--time=5"] if "time_limit" in names else []),
+    ]
 
 
 def _used_as_scripts(site: bundle.Bundle, site_scripts: scripts.SiteScripts) -> list[str]:

@@ -207,6 +207,30 @@ def test_copy_of_a_directory_runs_its_scripts(tmp_path: Path) -> None:
     assert cluster["options"]["Epilog"] == "/bin/true"
 
 
+@pytest.mark.parametrize(
+    ("script", "accounting", "options"),
+    [
+        ("if job.account == nil then", True, ["--account=rehearsal"]),
+        ("if job.account == nil then", False, None),
+        ("if job.time_limit == nil then", False, ["--time=5"]),
+        ("job.account, job.time_limit = x", True, ["--account=rehearsal", "--time=5"]),
+        ("return slurm.SUCCESS", True, None),
+    ],
+)
+def test_jobs_of_invented_users_get_what_lua_scripts_look_at(
+    tmp_path: Path, script: str, accounting: bool, options: list[str] | None
+) -> None:
+    (tmp_path / "job_submit.lua").write_text(script)
+    (tmp_path / "slurm.conf").write_text(
+        "ClusterName=c\nSlurmctldHost=ctl\nNodeName=n1\nPartitionName=p Nodes=ALL\n"
+        "JobSubmitPlugins=lua\n"
+        + ("AccountingStorageType=accounting_storage/slurmdbd\n" if accounting else "")
+    )
+    imported = importer.import_site([tmp_path], "24.11", 1)
+    assert imported.data.get("checks") == ({"submit": options} if options else None)
+    assert any("added: checks.submit=" in note for note in imported.notes) == bool(options)
+
+
 def test_directory_without_slurm_conf_lists_the_files_that_may_be_it(tmp_path: Path) -> None:
     for name in ("slurm.conf.old", "slurm.conf.new", "cgroup.conf"):
         (tmp_path / name).write_text("ClusterName=c\n")
