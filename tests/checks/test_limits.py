@@ -11,6 +11,7 @@ from conftest import SMALLEST_ROOT, Jobs, everywhere, longest, only, slurm_conf,
 
 from harness import releases, slurm_options
 from harness.cluster.slurm import Partition, SlurmCluster
+from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.slurmconf import drift
 from harness.wait import wait_until
@@ -179,17 +180,19 @@ def jobs_share_nodes(plan: Plan, cluster: str, partition: Partition) -> bool:
 def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
+    # More than one GPU shows more; three show that a job gets several.
     places = [
         (count, cluster, node, partition.name)
         for name, cluster in clusters.items()
         for node, count in plan.scenario.clusters[name].gpus().items()
         for partition in cluster.partitions()
-        if node in partition.nodes and jobs_share_nodes(plan, name, partition)
+        if node in partition.nodes
+        and jobs_share_nodes(plan, name, partition)
+        and most_jobs(plan, cluster, node) > min(count, 3)
     ]
     if not places:
         pytest.skip("no partition has a node with GPUs that several jobs may share")
-    # More than one GPU shows more, many take longer.
-    count, cluster, node, partition = min(places, key=lambda place: (place[0] < 2, place[0]))
+    count, cluster, node, partition = max(places, key=lambda place: min(place[0], 3))
     line = slurm_conf(plan, cluster.name).partitions[partition]
     user = jobs.user_of(cluster.name, line)
     options = [
@@ -202,23 +205,36 @@ def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
     show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
     taken: set[str] = set()
 
-    def hold() -> None:
-        job_id = jobs.submit(cluster, "sleep 300", *options, "--gres=gpu:1", user=user)
+    def hold(gpus: int) -> None:
+        job_id = jobs.submit(cluster, "sleep 300", *options, f"--gres=gpu:{gpus}", user=user)
         cluster.wait_for([job_id], {"RUNNING"})
         shown = cluster.run("scontrol", "--local", "show", "job", "--details", str(job_id)).stdout
-        taken.update(re.findall(r"IDX:(\d+)", shown))
+        for indices in re.findall(r"IDX:([0-9,-]+)", shown):
+            taken.update(hostlist.expand(f"[{indices}]"))
 
-    for _ in range(count - 1):
-        hold()
-    assert len(taken) == count - 1, f"{count - 1} jobs have the GPUs {sorted(taken)}"
+    for gpus in filter(None, (max(count - 2, 0), min(count - 1, 1))):
+        hold(gpus)
+    assert len(taken) == count - 1, f"jobs with {count - 1} GPUs in all have {sorted(taken)}"
     gpu = cluster.run("srun", *options, "--gres=gpu:1", *show, user=user).stdout.strip()
     assert gpu not in taken, f"a job got GPU {gpu}, which belongs to another job"
     assert {gpu} | taken == {str(number) for number in range(count)}
     assert cluster.run("srun", *options, *show, user=user).stdout.strip() in {"", "NoDevFiles"}
-    hold()
+    hold(1)
     waits_because(
         cluster, jobs.submit(cluster, "true", *options, "--gres=gpu:1", user=user), "Resources"
     )
+
+
+def most_jobs(plan: Plan, cluster: SlurmCluster, node: str) -> int:
+    """Return how many jobs can run on a node at once, each with its own core or socket."""
+    shown = drift.printed_lines(
+        cluster.run("scontrol", "--local", "--oneliner", "show", "node", node).stdout
+    )[node]
+    by_socket = (
+        "CR_SOCKET"
+        in (slurm_options.get(plan.slurm_conf(cluster.name), "SelectTypeParameters") or "").upper()
+    )
+    return int(shown["sockets"]) * (1 if by_socket else int(shown["corespersocket"]))
 
 
 @pytest.mark.needs("apptainer")
