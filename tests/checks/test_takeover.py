@@ -177,6 +177,20 @@ def wait_for_every_slurmd(backup: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
         for node in cluster.nodes_of_partition(partition)
         if hosts[node] in permanent
     }
+    # Slurm saves no state when a node registers for the first time, so a backup may take it for
+    # UNKNOWN, and refuses jobs for it, until it asks the node (every third of SlurmdTimeout).
+    asks = int(slurm_conf(plan, backup.name).options.get("slurmdtimeout") or 300) // 3
+    wait_until(
+        lambda: [
+            node.name
+            for node in backup.nodes()
+            if node.name in nodes.values() and node.state.startswith("UNKNOWN")
+        ],
+        lambda unknown: not unknown,
+        what="every node to register with the backup",
+        timeout=PATIENCE + asks,
+        show=", ".join,
+    )
     submitted = {
         jobs.submit_here(backup, "true", f"--nodelist={node}"): node for node in nodes.values()
     }
