@@ -348,6 +348,8 @@ class Behaviour:
     rest_reports_allocations: bool
     # Each task of a step with --container has its own container and environment.
     container_for_each_task: bool
+    # slurmctld logs a warning about keys of topology.yaml that it does not know.
+    reports_unknown_topology_keys: bool
     # slurmctld does not start with more nodes (MAX_SLURM_NODES of slurm.h, which counts from 0); 0
     # is no limit.
     most_nodes: int

@@ -628,11 +628,12 @@ def _remove_unwanted(
 
 
 def _accounting_names(partitions: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the accounts and QOS that partitions name."""
+    """Return the accounts and QOS that partitions name. ALL means all only where it allows."""
     names_of: dict[str, dict[str, None]] = {kind: {} for kind in _ACCOUNTING_NAMES}
     for part in partitions.values():
         for name, value in part["options"].items():
+            means_all = str(value).upper() in {"ALL", "N/A"} and not name.lower().startswith("deny")
             for kind, options in _ACCOUNTING_NAMES.items():
-                if name.lower() in options and str(value).upper() not in {"ALL", "N/A"}:
+                if name.lower() in options and not means_all:
                     names_of[kind] |= dict.fromkeys(str(value).lower().split(","))
     return {kind: list(names) for kind, names in names_of.items()}

@@ -471,8 +471,9 @@ def _one_topology(
     line = yaml_file.line_of(node)
     for key in part:
         if str(key) not in known:
+            severity = WARNING if release.reports_unknown_topology_keys else INFO
             message = "is unknown and ignored"
-            yield yaml_file.find(path, line, INFO, "unknown", str(key), message)
+            yield yaml_file.find(path, line, severity, "unknown", str(key), message)
     for key in plugins & part.keys():
         is_mapping = isinstance(part[key], dict)
         if key != "flat" and not is_mapping:

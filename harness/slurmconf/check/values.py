@@ -362,8 +362,7 @@ def _full_name(release: Release, key: str, kind: str, word: str) -> str:
             word = word[5:] if word.startswith(("auth/", "cred/")) else word
             word = "auth/slurm" if word == "slurm" else word
         word = word if "/" in word else f"{kind}/{word}"
-    http_parsers = {"libhttp_parser", "http_parser/libhttp_parser"}
-    if kind == "url_parser" and word in http_parsers and "internal" in release.plugins[kind]:
+    if kind == "url_parser" and word in {"libhttp_parser", "http_parser/libhttp_parser"}:
         return "url_parser/libhttp_parser"  # url_parser_g_init
     if kind == "acct_gather_interconnect":
         return word.replace("infiniband", "interconnect")

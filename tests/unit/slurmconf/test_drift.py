@@ -246,6 +246,12 @@ def test_option_that_follows_from_another_is_no_difference(
         assert bool(named) == different, found
 
 
+def test_feature_counts_before_features() -> None:
+    line = drift.read("NodeName=n1 Feature=uan Features=login,amd").nodes
+    shown = "NodeName=n1 AvailableFeatures=uan ActiveFeatures=uan"
+    assert not [*drift.nodes(line, drift.printed_lines(shown), {})]
+
+
 def test_words_that_a_release_no_longer_has_are_not_expected() -> None:
     expected = drift.read("PrivateData=cloud,jobs").options
     for name, shown in (("22.05", "cloud,jobs"), ("24.11", "jobs")):
