@@ -136,6 +136,12 @@ class Partition:
     nodes: tuple[str, ...]
     max_nodes: int | None
     root_only: bool
+    needs_reservation: bool
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether it starts jobs that request no reservation."""
+        return self.state == "UP" and not self.needs_reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,6 +616,7 @@ def parse_partition(line: str) -> Partition:
         nodes=hostlist.expand(nodes) if nodes not in {"", "(null)"} else (),
         max_nodes=None if limit == "UNLIMITED" else int(limit),
         root_only=facts.get("RootOnly") == "YES",
+        needs_reservation=facts.get("ReqResv") == "YES",
     )
 
 

@@ -239,9 +239,17 @@ def config(file: str, expected: Options, actual: Options, release: Release) -> I
             if value.lower() == "all":
                 continue
             value = _known_words(key, value, release)
+        value = _as_number(file, key, value, release)
         if canonical(key, value) != canonical(key, shown):
             source = f"has {value}" if key in expected else f"leaves it at {value}"
             yield f"{_spelling(file, key)} is {shown or 'not set'}, {file} {source}"
+
+
+def _as_number(file: str, option: str, value: str, release: Release) -> str:
+    """Return a whole number as Slurm reads it: 010 is octal (strtoull() in parse_config.c)."""
+    known = release.options[file].get(option)
+    is_number = known and known.type.startswith("uint") and re.fullmatch("0[0-7]+", value)
+    return str(int(value, 8)) if is_number else value
 
 
 def _known_words(option: str, value: str, release: Release) -> str:

@@ -113,7 +113,7 @@ def test_job_on_all_nodes_of_a_partition_starts_a_task_on_each(
         for partition in partitions:
             assert_as_configured(partition, plan, name)
             able = [node for node in partition.nodes if node not in reserved]
-            if able and partition.state == "UP":
+            if able and partition.takes_jobs:
                 line = conf.partitions[partition.name]
                 count = min(len(able), most[partition.name])
                 run_on_nodes(count, able, partition.name, line, cluster, jobs)

@@ -708,7 +708,7 @@ def _node_groups(cluster: SlurmCluster, plan: Plan) -> Iterator[tuple[Partition,
             if hosts_of.get(node) in static_hosts and node not in reserved
         }
         nodes = [*reversed(on_hosts.values())][: partition.max_nodes]
-        if partition.state == "UP" and len(nodes) > 1 and not seen.issuperset(nodes):
+        if partition.takes_jobs and len(nodes) > 1 and not seen.issuperset(nodes):
             seen.update(nodes)
             yield partition, nodes
 

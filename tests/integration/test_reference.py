@@ -40,7 +40,11 @@ KNOWN_DIFFERENCES = {
     (
         "23.11",
         "slurmd SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=0",
-    ): "only slurmd of this release takes 0 for a limit: it has no node",
+    ): "only slurmd of 23.11 and 24.05 takes 0 for a limit: it has no node",
+    (
+        "24.05",
+        "slurmd SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=0",
+    ): "only slurmd of 23.11 and 24.05 takes 0 for a limit: it has no node",
     (
         "25.05",
         "slurmd tree: ",

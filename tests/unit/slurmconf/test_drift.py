@@ -246,6 +246,13 @@ def test_option_that_follows_from_another_is_no_difference(
         assert bool(named) == different, found
 
 
+@pytest.mark.parametrize(("shown", "count"), [("1920 sec", 0), ("3600 sec", 1)])
+def test_number_with_a_leading_zero_is_octal(shown: str, count: int) -> None:
+    expected = drift.read("HealthCheckInterval=03600").options
+    held = drift.printed(f"HealthCheckInterval = {shown}")
+    assert len([*drift.config("slurm.conf", expected, held, releases.get("24.11"))]) == count
+
+
 def test_feature_counts_before_features() -> None:
     line = drift.read("NodeName=n1 Feature=uan Features=login,amd").nodes
     shown = "NodeName=n1 AvailableFeatures=uan ActiveFeatures=uan"
