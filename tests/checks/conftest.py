@@ -132,9 +132,18 @@ class Jobs:
             named = [] if drift.holds(line, "Default") else [f"--partition={name}"]
             self._access_options[cluster.name] = [
                 *named,
+                *self._memory_options(cluster.name),
                 *self.partition_options(cluster.name, line),
             ]
         return self._access_options[cluster.name]
+
+    def _memory_options(self, cluster: str) -> list[str]:
+        """Return the option without which a job gets all memory of its node."""
+        parts = self.plan.scenario.clusters[cluster].partitions.values()
+        for options in (self.plan.slurm_conf(cluster), *(part.options for part in parts)):
+            if any(name.lower().startswith("defmem") for name in options):
+                return []
+        return little_memory(self.plan, cluster)
 
     def left_alone(self) -> set[JobKey]:
         """Return the jobs that do not belong to the check that runs."""
@@ -232,14 +241,17 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
 
     It may run for `minutes`, or for as long as every partition allows.
     """
-    cluster_scenario = plan.scenario.clusters[cluster]
-    conf = plan.slurm_conf(cluster)
     allowed = min(minutes, longest(plan, cluster))
-    # Without the option, memory counts since 21.08: a job that does not ask gets all of a node's.
+    return ("--ntasks=1", *little_memory(plan, cluster), f"--time={max(1, int(allowed))}")
+
+
+def little_memory(plan: Plan, cluster: str) -> list[str]:
+    """Return the option for little memory, where jobs are allocated memory."""
+    # Without SelectTypeParameters, memory counts since 21.08.
+    conf = plan.slurm_conf(cluster)
     counted = slurm_options.get(conf, "SelectTypeParameters") or "CR_Core_Memory"
-    counts_memory = "memory" in counted.lower()
-    memory = ["--mem=50"] if counts_memory and slurm_options.has_memory(cluster_scenario) else []
-    return ("--ntasks=1", *memory, f"--time={max(1, int(allowed))}")
+    has_memory = slurm_options.has_memory(plan.scenario.clusters[cluster])
+    return ["--mem=50"] if "memory" in counted.lower() and has_memory else []
 
 
 def current_reservations(

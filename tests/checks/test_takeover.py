@@ -170,27 +170,9 @@ def wait_for_every_slurmd(backup: SlurmCluster, plan: Plan, jobs: Jobs) -> None:
     Its slurmd must receive messages from the backup, and answer them.
     """
     permanent = {host.name for host in plan.permanent_hosts()}
-    hosts, cluster = plan.hosts_of(backup.name), plan.scenario.clusters[backup.name]
-    partition = cluster.partitions[slurm_conf(plan, backup.name).default_partition()]
-    nodes = {
-        hosts[node]: node
-        for node in cluster.nodes_of_partition(partition)
-        if hosts[node] in permanent
-    }
-    # Slurm saves no state when a node registers for the first time, so a backup may take it for
-    # UNKNOWN, and refuses jobs for it, until it asks the node (every third of SlurmdTimeout).
-    asks = int(slurm_conf(plan, backup.name).options.get("slurmdtimeout") or 300) // 3
-    wait_until(
-        lambda: [
-            node.name
-            for node in backup.nodes()
-            if node.name in nodes.values() and node.state.startswith("UNKNOWN")
-        ],
-        lambda unknown: not unknown,
-        what="every node to register with the backup",
-        timeout=PATIENCE + asks,
-        show=", ".join,
-    )
+    hosts, default = plan.hosts_of(backup.name), slurm_conf(plan, backup.name).default_partition()
+    partition = next(part for part in backup.partitions() if part.name == default)
+    nodes = {hosts[node]: node for node in partition.nodes if hosts[node] in permanent}
     submitted = {
         jobs.submit_here(backup, "true", f"--nodelist={node}"): node for node in nodes.values()
     }
