@@ -38,6 +38,14 @@ KNOWN_DIFFERENCES = {
         "slurmd AcctGatherEnergyType=acct_gather_energy/rsmi",
     ): "Debian does not package this plugin of the release",
     (
+        "23.02",
+        "slurmd AcctGatherEnergyType=acct_gather_energy/rsmi",
+    ): "slurmd of this release crashes on a host without GPUs",
+    (
+        "23.02",
+        "slurmd AcctGatherEnergyType=acct_gather_energy/gpu",
+    ): "slurmd of this release crashes on a host without GPUs",
+    (
         "23.11",
         "slurmd SelectType=select/cons_tres\nSelectTypeParameters=CR_Core\nMaxNodeCount=0",
     ): "only slurmd of 23.11 and 24.05 takes 0 for a limit: it has no node",
