@@ -191,9 +191,9 @@ def renamed(section: str, options: Mapping[str, Value]) -> dict[str, Value]:
     older = _OLDER_NAMES.get(section, {})
     newer = {name: value for key, value in options.items() for name in older.get(key, ())}
     others = {key: value for key, value in options.items() if key not in older}
-    # Of Feature and Features in one line, _parse_nodename() takes the former.
-    first = {"features"} if "feature" in older and "feature" in options else set()
-    return {**newer, **{key: value for key, value in others.items() if key not in first}}
+    if "feature" in older and "feature" in options:
+        others.pop("features", None)  # _parse_nodename() takes Feature, if both are in one line
+    return {**newer, **others}
 
 
 def node_size(options: Values) -> tuple[int, ...] | None:

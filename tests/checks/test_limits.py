@@ -230,10 +230,8 @@ def most_jobs(plan: Plan, cluster: SlurmCluster, node: str) -> int:
     shown = drift.printed_lines(
         cluster.run("scontrol", "--local", "--oneliner", "show", "node", node).stdout
     )[node]
-    by_socket = (
-        "CR_SOCKET"
-        in (slurm_options.get(plan.slurm_conf(cluster.name), "SelectTypeParameters") or "").upper()
-    )
+    parameters = slurm_options.get(plan.slurm_conf(cluster.name), "SelectTypeParameters") or ""
+    by_socket = "CR_SOCKET" in parameters.upper()
     return int(shown["sockets"]) * (1 if by_socket else int(shown["corespersocket"]))
 
 
