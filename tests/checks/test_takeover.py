@@ -54,7 +54,7 @@ def test_backup_controller_takes_over_and_hands_back_without_losing_a_job(
     patience = PATIENCE + 2 * allowed
     first, second = (
         clusters[name],
-        SlurmCluster(ssh, name, part.backup_controllers[0], timeout=patience),
+        SlurmCluster(ssh, name, part.backup_controllers[0], patience, plan.scenario.checks.submit),
     )
     first.wait_for([timed_out_job], {"TIMEOUT"}, timeout=PATIENCE)
     # The end of a job is recorded late if no slurmctld is in control.
