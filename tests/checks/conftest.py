@@ -79,13 +79,17 @@ class Jobs:
     def partition_options(self, cluster: str, partition: drift.Options) -> list[str]:
         """Return the options for the account and QOS that `user_of` needs for a partition.
 
-        If the partition does not restrict accounts or QOS, there is no option for them.
+        If the partition does not restrict accounts or QOS, there is no option for them. There is
+        one for memory if jobs without it get all memory of their nodes.
         """
         users = self.plan.scenario.of_cluster(cluster).users
         user = users[self.user_of(cluster, partition)]
         return [
-            f"--{option}={next(iter(own), names[0])}"
-            for option, names, own in _allowed(partition, user)
+            *self._memory_options(cluster),
+            *(
+                f"--{option}={next(iter(own), names[0])}"
+                for option, names, own in _allowed(partition, user)
+            ),
         ]
 
     def submit(
@@ -132,18 +136,17 @@ class Jobs:
             named = [] if drift.holds(line, "Default") else [f"--partition={name}"]
             self._access_options[cluster.name] = [
                 *named,
-                *self._memory_options(cluster.name),
                 *self.partition_options(cluster.name, line),
             ]
         return self._access_options[cluster.name]
 
     def _memory_options(self, cluster: str) -> list[str]:
-        """Return the option without which a job gets all memory of its node."""
+        """Return the option for memory if jobs have no default: DefMemPerCPU and others."""
         parts = self.plan.scenario.clusters[cluster].partitions.values()
-        for options in (self.plan.slurm_conf(cluster), *(part.options for part in parts)):
-            if any(name.lower().startswith("defmem") for name in options):
-                return []
-        return little_memory(self.plan, cluster)
+        options = [self.plan.slurm_conf(cluster), *(part.options for part in parts)]
+        names = {name.lower() for part in options for name, value in part.items() if value}
+        has_default = any(name.startswith("defmem") for name in names)
+        return [] if has_default else little_memory(self.plan, cluster)
 
     def left_alone(self) -> set[JobKey]:
         """Return the jobs that do not belong to the check that runs."""
@@ -246,12 +249,15 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
 
 
 def little_memory(plan: Plan, cluster: str) -> list[str]:
-    """Return the option for little memory, where jobs are allocated memory."""
+    """Return the option for little memory, if jobs are allocated memory in every partition."""
+    parts = plan.scenario.clusters[cluster].partitions.values()
+    options = [plan.slurm_conf(cluster), *(part.options for part in parts)]
+    parameters = [slurm_options.get(part, "SelectTypeParameters") for part in options]
     # Without SelectTypeParameters, memory counts since 21.08.
-    conf = plan.slurm_conf(cluster)
-    counted = slurm_options.get(conf, "SelectTypeParameters") or "CR_Core_Memory"
+    counted = [parameters[0] or "CR_Core_Memory", *filter(None, parameters[1:])]
     has_memory = slurm_options.has_memory(plan.scenario.clusters[cluster])
-    return ["--mem=50"] if "memory" in counted.lower() and has_memory else []
+    counts_memory = all("memory" in words.lower() for words in counted)
+    return ["--mem=50"] if counts_memory and has_memory else []
 
 
 def current_reservations(
