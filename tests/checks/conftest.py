@@ -250,14 +250,25 @@ def small(plan: Plan, cluster: str, minutes: int) -> tuple[str, ...]:
 
 def little_memory(plan: Plan, cluster: str) -> list[str]:
     """Return the option for little memory, if jobs are allocated memory in every partition."""
-    parts = plan.scenario.clusters[cluster].partitions.values()
-    options = [plan.slurm_conf(cluster), *(part.options for part in parts)]
-    parameters = [slurm_options.get(part, "SelectTypeParameters") for part in options]
-    # Without SelectTypeParameters, memory counts since 21.08.
-    counted = [parameters[0] or "CR_Core_Memory", *filter(None, parameters[1:])]
     has_memory = slurm_options.has_memory(plan.scenario.clusters[cluster])
-    counts_memory = all("memory" in words.lower() for words in counted)
-    return ["--mem=50"] if counts_memory and has_memory else []
+    return ["--mem=50"] if has_memory and all(_counts_memory(plan, cluster)) else []
+
+
+def takes_one_job(plan: Plan, cluster: str) -> bool:
+    """Return whether a node has a single MiB, of which a job gets all: no RealMemory."""
+    has_memory = slurm_options.has_memory(plan.scenario.clusters[cluster])
+    return not has_memory and any(_counts_memory(plan, cluster))
+
+
+def _counts_memory(plan: Plan, cluster: str) -> Iterator[bool]:
+    """Yield whether jobs are allocated memory: by default, and in partitions that say so."""
+    parts = plan.scenario.clusters[cluster].partitions.values()
+    # Without SelectTypeParameters, memory counts since 21.08.
+    conf = plan.slurm_conf(cluster)
+    yield "memory" in (slurm_options.get(conf, "SelectTypeParameters") or "CR_Core_Memory").lower()
+    for part in parts:
+        if own := slurm_options.get(part.options, "SelectTypeParameters"):
+            yield "memory" in str(own).lower()
 
 
 def current_reservations(

@@ -7,7 +7,16 @@ import sys
 from dataclasses import dataclass
 
 import pytest
-from conftest import SMALLEST_ROOT, Jobs, everywhere, longest, only, slurm_conf, small
+from conftest import (
+    SMALLEST_ROOT,
+    Jobs,
+    everywhere,
+    longest,
+    only,
+    slurm_conf,
+    small,
+    takes_one_job,
+)
 
 from harness import releases, slurm_options
 from harness.cluster.slurm import Partition, SlurmCluster
@@ -188,6 +197,7 @@ def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
         for partition in cluster.partitions()
         if node in partition.nodes
         and jobs_share_nodes(plan, name, partition)
+        and not takes_one_job(plan, name)
         and most_jobs(plan, cluster, node) > min(count, 3)
     ]
     if not places:
