@@ -143,6 +143,11 @@ class Partition:
         """Whether it starts jobs that request no reservation."""
         return self.state == "UP" and not self.needs_reservation
 
+    @property
+    def takes_jobs_of_users(self) -> bool:
+        """Whether it starts such jobs of users other than root."""
+        return self.takes_jobs and not self.root_only
+
 
 @dataclass(frozen=True, slots=True)
 class Reservation:

@@ -224,7 +224,7 @@ def job_places(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> dict[str, tuple
         )
         for partition in cluster.partitions()
         for node in partition.nodes
-        if node in free and partition.takes_jobs and not partition.root_only
+        if node in free and partition.takes_jobs_of_users
     }
     return places or {"": (jobs.user,)}
 

@@ -178,8 +178,7 @@ def jobs_share_nodes(plan: Plan, cluster: str, partition: Partition) -> bool:
     release = releases.get(plan.scenario.release_of(plan.scenario.clusters[cluster]))
     default = releases.default_of(release, "slurm.conf", "SelectType")
     return (
-        partition.takes_jobs
-        and not partition.root_only
+        partition.takes_jobs_of_users
         and "linear" not in conf.options.get("selecttype", default)
         and drift.exclusive(conf.partitions[partition.name]) == "NO"
     )

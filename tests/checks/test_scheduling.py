@@ -373,8 +373,7 @@ def test_jobs_share_nodes_and_cpus_as_their_partition_allows(
         for partition in cluster.partitions():
             line = conf.partitions[partition.name]
             nodes = [node for node in usable if node in partition.nodes and usable[node] > 1]
-            open_to_users = partition.takes_jobs and not partition.root_only
-            if open_to_users and nodes and drift.exclusive(line) in {"NO", "NODE"}:
+            if partition.takes_jobs_of_users and nodes and drift.exclusive(line) in {"NO", "NODE"}:
                 node = nodes[-1]
                 for pair in PAIRS:
                     fill_node(cluster, jobs, partition.name, line, node, usable[node], pair)

@@ -241,10 +241,12 @@ def _default_memory(
         for name in ("defmempernode", "defmempercpu")
         if (setting := place.get(name))
     ]
+    if not settings:
+        return
     names = names_of(row.get("nodes") or "", source.release) or ()
     names = _replaced(names, node_sets, source.release)
     sizes = [known[name].get("realmemory") if name in known else None for name in names]
-    if not settings or not sizes or None in sizes:
+    if not sizes or None in sizes:
         return  # nodes without RealMemory have what they detect
     most = max(c_numbers.strtol(str(size)) for size in sizes)
     if most < c_numbers.strtol(settings[0].value):
