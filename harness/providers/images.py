@@ -263,7 +263,7 @@ def origin_of(client: docker.DockerClient, image: str) -> Origin:
             hint="docs/configuration.md says what an image of your own needs",
         )
     family = origins.family_of(distribution[1].split() if distribution else ())
-    return Origin("", version[2], version[1], family=family.name)
+    return Origin("", version[2], version[1], family=family.name, image=image)
 
 
 def _output_without_rights(client: docker.DockerClient, image: str, script: str) -> str:
@@ -437,6 +437,7 @@ def seed(files: Sequence[RenderedFile], units: Sequence[str]) -> list[Entry]:
             for file in files
         ),
         *(enabled(unit) for unit in units),
+        Entry("/var/lib/slurm-harness/enabled", "".join(f"{unit}\n" for unit in units).encode()),
         # The users of sysusers.d are created at the first boot.
         Entry(
             "/etc/systemd/system/systemd-sysusers.service.d/always.conf",
