@@ -14,7 +14,7 @@ from pathlib import Path
 
 from harness import run_secrets, slurm_options
 from harness.cluster.slurm import SlurmCluster
-from harness.errors import CannotVerify, WaitTimeout
+from harness.errors import CannotVerify, Unreachable, WaitTimeout
 from harness.plan import Plan
 from harness.render import RenderedFile, Tree
 from harness.rundir import RunDir
@@ -126,20 +126,21 @@ def manual_nodes_powered(
     def follow_log(cluster: SlurmCluster, nodes: set[str]) -> None:
         handled = 0
         while not ended.wait(0.2):
-            text = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout
-            lines = text.split("\n")[:-1]  # the last line may be incomplete
-            if len(lines) < handled:  # the log was truncated
-                handled = 0
-            last_request = {
-                node: request["action"]
-                for request in map(json.loads, lines[handled:])
-                for node in nodes & {*request["nodes"]}
-            }
-            for node, action in last_request.items():
-                verb = "start" if action == "resume" else "stop"
-                # A node that does not start must not keep others waiting.
-                ssh.run(node, ["systemctl", "--no-block", verb, "slurmd"], check=False)
-            handled = len(lines)
+            with suppress(Unreachable, WaitTimeout):  # handled once the host answers again
+                text = cluster.run("cat", slurm_options.POWER_LOG, check=False).stdout
+                lines = text.split("\n")[:-1]  # the last line may be incomplete
+                if len(lines) < handled:  # the log was truncated
+                    handled = 0
+                last_request = {
+                    node: request["action"]
+                    for request in map(json.loads, lines[handled:])
+                    for node in nodes & {*request["nodes"]}
+                }
+                for node, action in last_request.items():
+                    verb = "start" if action == "resume" else "stop"
+                    # A node that does not start must not keep others waiting.
+                    ssh.run(node, ["systemctl", "--no-block", verb, "slurmd"], check=False)
+                handled = len(lines)
 
     threads = []
     for name, cluster in clusters.items():

@@ -21,6 +21,7 @@ from harness import faults, interrupts, releases
 from harness.cluster import logs, slurm
 from harness.cluster.history import Recorder
 from harness.cluster.slurm import FINISHED, JobKey, SlurmCluster
+from harness.elastic import provisioning
 from harness.errors import CannotVerify, ClusterError, CommandFailed, HarnessError, WaitTimeout
 from harness.faults import Fault
 from harness.open_run import OpenRun
@@ -114,6 +115,7 @@ def rehearsing(run: OpenRun) -> Iterator[Users]:
         for reservation in cluster.reservations():
             run.directory.event("reservation", cluster=name, name=reservation.name)
     with ExitStack() as stack:
+        stack.enter_context(provisioning.manual_nodes_powered(run.plan, clusters, run.ssh))
         recorders = [
             stack.enter_context(Recorder(cluster, run.directory, interval=0.5))
             for cluster in clusters.values()
@@ -408,7 +410,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
                 run.directory.event(kind, **{"seen_by": where, **asdict(record)})
 
     for host in run.plan.permanent_hosts():
-        if host.nodes:
+        if host.nodes or host.with_elastic:  # it shares the traces of hosts that may be gone
             note("trace", host.name, partial(job_trace.collect, run.ssh, [host.name]))
     for name, cluster in clusters.items():
         note("queue", name, cluster.jobs, "--local")
