@@ -17,7 +17,7 @@ import re
 import secrets as random_secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -212,8 +212,15 @@ class RunDir:
         except Timeout:
             return True
 
-    def plan(self, choices: Sequence[str] = ()) -> Plan:
-        """Return the plan of this run, from its scenario; `choices` override the releases."""
+    def plan(
+        self,
+        choices: Sequence[str] = (),
+        origin_of_image: Callable[[str], Origin] | None = None,
+    ) -> Plan:
+        """Return the plan of this run, from its scenario.
+
+        `choices` override the releases; `origin_of_image` is for `scenario.load`.
+        """
         choices = [
             *(
                 f"{name}={release}"
@@ -223,7 +230,11 @@ class RunDir:
             *choices,
         ]
         scenario = scenario_file.load(
-            self.path / "scenario.yml", choices, settings=self.settings, origin_of=self._origins
+            self.path / "scenario.yml",
+            choices,
+            origin_of_image,
+            settings=self.settings,
+            origin_of=self._origins,
         )
         return make_plan(self._facts["scenario"], scenario, self._capabilities)
 

@@ -42,7 +42,7 @@ Releases = Annotated[
         help=(
             "Use this release for every cluster and slurmdbd, or with NAME=RELEASE for one of "
             "them. An origin can take the place of a release: source:FILE or packages:DIRECTORY, "
-            "optionally followed by a comma and a base, or base:NAME. Can be repeated."
+            "optionally followed by a comma and a base, base:NAME, or image:NAME. Can be repeated."
         ),
         show_default=False,
     ),

@@ -130,6 +130,21 @@ def is_suspended(state: str) -> bool:
     return bool(words(state) & {"POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN"})
 
 
+def has_gone_down(state: str) -> bool:
+    """Return whether powering a node down is over."""
+    flags = words(state)
+    return "POWERED_DOWN" in flags and not flags & {"POWERING_DOWN", "POWER_DOWN"}
+
+
+def has_come_up(state: str) -> bool:
+    """Return whether a node is powered up and responds; it may be drained.
+
+    >>> has_come_up("IDLE+CLOUD+DRAIN"), has_come_up("IDLE+CLOUD+DRAIN+POWERING_UP")
+    (True, False)
+    """
+    return not words(state) & (_LOST | _POWER_PHASES.keys())
+
+
 def waits_for_operator(state: str, reason: str) -> bool:
     """Return whether a node shared with Kubernetes takes no job until the operator resumes it.
 

@@ -117,13 +117,15 @@ class Job:
 class Node:
     """A node as slurmctld sees it; `state` is for example IDLE or DOWN+CLOUD+POWERED_DOWN.
 
-    `slurmd_start` is in seconds since 1970, None if no slurmd has registered.
+    `slurmd_start` is in seconds since 1970, and `version` that of slurmd, such as 24.11.5; None if
+    no slurmd has registered.
     """
 
     name: str
     state: str
     reason: str
     slurmd_start: int | None
+    version: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,18 +591,21 @@ def parse_job(line: str) -> Job:
 def parse_node(line: str) -> Node:
     """Read one line of `scontrol --oneliner show node`.
 
-    >>> parse_node("NodeName=c1 State=DOWN+DRAIN SlurmdStartTime=1767225600 Reason=no fan [root@1]")
-    Node(name='c1', state='DOWN+DRAIN', reason='no fan [root@1]', slurmd_start=1767225600)
+    >>> node = parse_node("NodeName=c1 State=DOWN+DRAIN Version=24.11.5 Reason=no fan [root@1]")
+    >>> node.state, node.reason, node.slurmd_start, node.version
+    ('DOWN+DRAIN', 'no fan [root@1]', None, '24.11.5')
     """
     reason = re.search(r" Reason=(.*?)(?: Comment=|\s*$)", line)
     state = re.search(r" State=(\S+)", line)
     start = re.search(r" SlurmdStartTime=(\S+)", line)
+    version = re.search(r" Version=(\S+)", line)
     name = line.partition(" ")[0].removeprefix("NodeName=")
     return Node(
         name,
         node_state.normalized(state[1]) if state else "",
         reason[1] if reason else "",
         _time(start[1]) if start else None,
+        version[1] if version else None,
     )
 
 

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-_KEYS = ("source", "packages", "base")
+_KEYS = ("source", "packages", "base", "image")
 _HINT = (
-    "write source:FILE, packages:DIRECTORY or base:DISTRIBUTION:VERSION; a source or packages can "
-    "be followed by a comma and a base"
+    "write source:FILE, packages:DIRECTORY, base:DISTRIBUTION:VERSION or image:NAME; a source or "
+    "packages can be followed by a comma and a base"
 )
 
 
@@ -26,15 +26,17 @@ class Wanted:
     """The user's choice of where a host's Slurm comes from; parts are "" if not given.
 
     `source` is a tarball, an unpacked source, or a URL; `packages` a directory of packages; `base`
-    a distribution such as debian:trixie, whose own Slurm is taken if there is neither.
+    a distribution such as debian:trixie, whose own Slurm is taken if there is neither. `image` is
+    an image of the user's, which stands alone.
     """
 
     source: str = ""
     packages: str = ""
     base: str = ""
+    image: str = ""
 
     def __bool__(self) -> bool:
-        return bool(self.source or self.packages or self.base)
+        return bool(self.source or self.packages or self.base or self.image)
 
     def under(self, directory: Path) -> Wanted:
         """Return the same with absolute paths; relative ones are below `directory`."""
@@ -48,7 +50,7 @@ class Origin:
 
     `version` is the release with its patch level, such as 24.11.5, or only the release if nothing
     says more. `digest` is that of the source or the packages; "" if Slurm is the base's own, or in
-    an image of the user's, which has no base. `family` is the one of the distribution: see
+    an `image` of the user's, which has no base. `family` is the one of the distribution: see
     families.toml.
     """
 
@@ -59,12 +61,12 @@ class Origin:
     packages: str = ""
     digest: str = ""
     family: str = "debian"
+    image: str = ""
 
     @property
     def choice(self) -> str:
         """The choice that names it: see `parse`."""
-        named = (("source", self.source), ("packages", self.packages), ("base", self.base))
-        return ",".join(f"{key}:{value}" for key, value in named if value)
+        return ",".join(f"{key}:{value}" for key in _KEYS if (value := getattr(self, key)))
 
 
 def is_origin(text: str) -> bool:
@@ -88,6 +90,8 @@ def parse(text: str) -> Wanted:
         if key not in _KEYS or not value or key in parts:
             raise NotAnOrigin(f"{text}: not an origin of Slurm", _HINT)
         parts[key] = value
+    if "image" in parts and len(parts) > 1:
+        raise NotAnOrigin(f"{text}: an image has a Slurm and a base of its own", _HINT)
     return Wanted(**parts)
 
 

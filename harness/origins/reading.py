@@ -27,6 +27,11 @@ def resolve(wanted: Wanted, release: str | None = None) -> Origin:
     `release` is the one that the user names beside it: it must be that of the source or the
     packages, and is needed if these do not say theirs.
     """
+    if wanted.image:
+        raise NotAnOrigin(
+            f"image {wanted.image} is not built by the harness",
+            "`docker save` and `docker load` copy it",
+        )
     if wanted.source and wanted.packages:
         raise NotAnOrigin("both source and packages", "Slurm comes from one of them: remove one")
     base = families.base(wanted.base) if wanted.base else None

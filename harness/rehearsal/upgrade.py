@@ -26,13 +26,13 @@ from typing import Any
 
 from harness import faults, interrupts, lifecycle, origins, releases, slurm_options
 from harness.cluster import node_state, slurm
-from harness.cluster.slurm import FINISHED, SlurmCluster
+from harness.cluster.slurm import FINISHED, Node, SlurmCluster
 from harness.elastic import provisioning
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import SHARED_DIRECTORY, Host, Plan
-from harness.providers import CanRecreate, Provider, ability
+from harness.providers import CanRecreate, Provider, ability, image_reader
 from harness.rehearsal import invariants
 from harness.rehearsal.execution import Users, rehearsing
 from harness.rehearsal.invariants import InvariantResult
@@ -93,12 +93,16 @@ class UpgradeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Hosts that are upgraded together. `nodes` are drained first, and resumed afterwards."""
+    """Hosts that are upgraded together. `nodes` are drained first, and resumed afterwards.
+
+    `elastic`: they are powered down in between.
+    """
 
     name: str
     hosts: tuple[str, ...]
     cluster: str | None = None
     nodes: tuple[str, ...] = ()
+    elastic: bool = False
 
 
 def plan_chain(run: OpenRun, upgrade_options: UpgradeOptions) -> list[Plan]:
@@ -107,15 +111,20 @@ def plan_chain(run: OpenRun, upgrade_options: UpgradeOptions) -> list[Plan]:
     UsageError if the run is not on the releases that the user names, or for the reasons of
     `must_be_possible`.
     """
-    before = run.directory.plan(upgrade_options.start)
+    before = _plan(run, upgrade_options.start)
     if _changed_hosts(run.plan, before):
         raise UsageError(
             f"the run is on {_distinct(run.plan.choices())}, not on {_distinct(before.choices())}",
             hint="the first upgrade of a run that is up begins with the releases that it runs",
         )
-    plans = [run.plan, *map(run.directory.plan, upgrade_options.chain)]
+    plans = [run.plan, *(_plan(run, choices) for choices in upgrade_options.chain)]
     _must_be_possible(run.provider, plans)
     return plans[1:]
+
+
+def _plan(run: OpenRun, choices: Sequence[str]) -> Plan:
+    """Return the plan of a run on the releases and origins that the user chose."""
+    return run.directory.plan(choices, image_reader(run.provider))
 
 
 def must_be_possible(
@@ -141,14 +150,6 @@ def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
         changed = _changed_hosts(older, newer)
         if not changed:
             raise UsageError(f"all parts are already on {_distinct(newer.versions())}")
-        if own := [host.name for host in changed if host.image]:
-            raise UsageError(
-                f"{', '.join(own)}: to upgrade a host with an image of your own, name another image"
-            )
-        if elastic_hosts := [host.name for host in changed if host.provision != "static"]:
-            raise UsageError(
-                f"{hostlist.fold(elastic_hosts)}: hosts that come and go cannot be upgraded yet"
-            )
         tree = render(newer)
         try:
             provider.confirm(newer, tree)
@@ -209,11 +210,14 @@ def known_faults(plans: Sequence[Plan]) -> list[str]:
 def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
     """Return the steps of an upgrade in the order that Slurm requires.
 
-    The nodes of each cluster are split into `batches`.
+    The static nodes of each cluster are split into `batches`. Its elastic nodes come last and all
+    at once, because the provisioning API creates hosts of only one release for a cluster.
     """
     remaining = {host.name: host for host in _changed_hosts(old, new)}
 
-    def step_of(name: str, hosts: Sequence[Host], cluster: str | None) -> Iterator[Step]:
+    def step_of(
+        name: str, hosts: Sequence[Host], cluster: str | None, *, elastic: bool = False
+    ) -> Iterator[Step]:
         present = [remaining.pop(host.name) for host in hosts if host.name in remaining]
         if present:
             yield Step(
@@ -221,6 +225,7 @@ def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
                 tuple(host.name for host in present),
                 cluster,
                 tuple(node for host in present for node in host.nodes),
+                elastic,
             )
 
     ordered = [*step_of("slurmdbd", old.with_daemon("slurmdbd"), None)]
@@ -228,13 +233,17 @@ def steps(old: Plan, new: Plan, batches: int = 2) -> list[Step]:
         controllers = [host for host in old.with_daemon("slurmctld") if host.cluster == cluster]
         ordered += step_of(f"slurmctld of {cluster}", controllers, cluster)
     for cluster in old.scenario.clusters:
-        hosts = [host for host in remaining.values() if host.cluster == cluster]
+        of_cluster = [host for host in remaining.values() if host.cluster == cluster]
+        elastic = [host for host in of_cluster if host.provision != "static"]
+        hosts = [host for host in of_cluster if host not in elastic]
         size = math.ceil(len(hosts) / batches)
         for first in range(0, len(hosts), size or 1):
             batch = hosts[first : first + size]
             ordered += step_of(
                 f"nodes {hostlist.fold(host.name for host in batch)}", batch, cluster
             )
+        names = hostlist.fold(host.name for host in elastic)
+        ordered += step_of(f"elastic nodes {names}", elastic, cluster, elastic=True)
     return ordered
 
 
@@ -293,6 +302,8 @@ def split_choices(choices: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     (['22.05'], [['24.11', 'alpha=25.11']])
     >>> split_choices(["22.05:source:slurm-23.11.11.tar.bz2:base:ubuntu:26.04"])
     (['22.05'], [['source:slurm-23.11.11.tar.bz2'], ['base:ubuntu:26.04']])
+    >>> split_choices(["image:site/slurm:24.11:image:site/slurm:25.05"])
+    (['image:site/slurm:24.11'], [['image:site/slurm:25.05']])
     """
     start, targets = [], []
     for choice in choices:
@@ -309,7 +320,9 @@ def _split_path(path: str) -> list[str]:
     elements: list[str] = []
     for word in path.split(":"):
         last = elements[-1] if elements else ""
-        begins = word in releases.KNOWN or origins.is_origin(f"{word}:")
+        # A release after the name of an image is its tag.
+        is_release = word in releases.KNOWN and not last.startswith("image:")
+        begins = is_release or origins.is_origin(f"{word}:")
         if origins.is_origin(f"{last}:") and not (begins and ":" in last):
             elements[-1] = f"{last}:{word}"
         else:
@@ -500,7 +513,7 @@ def _upgrade_to(
         parts = {step.cluster or "slurmdbd" for step in todo[:number]}
         done = parts - {step.cluster or "slurmdbd" for step in todo[number:]}
         run.directory.upgraded(
-            run.directory.plan([f"{part}={new.choices()[part]}" for part in sorted(done)])
+            _plan(run, [f"{part}={new.choices()[part]}" for part in sorted(done)])
         )
     run.directory.upgraded(new)
     run.directory.write_tree(render(new))
@@ -561,16 +574,23 @@ def _do(run: OpenRun, new: Plan, step: Step) -> None:
     provider = ability(run.provider, CanRecreate, "upgrade")
     with faults.noted(run, "upgrade", step.hosts):
         known = _unfinished(run, step)
-        _drain(run, step)
+        if step.elastic:
+            _park(run, step)
+        else:
+            _drain(run, step)
         _stop_daemons(run, step)
-        directories = {host: _directories_to_carry(run, host) for host in step.hosts}
+        directories = {
+            host: _directories_to_carry(run, host)
+            for host in step.hosts
+            if run.plan.host(host).is_permanent
+        }
         for host, carried in directories.items():
             provider.stop(run.directory.id, host)
             for number, directory in enumerate(carried):
                 provider.fetch(run.directory.id, host, directory, keep / f"{host}.{number}.tar")
         try:
             _recreate(run, step, new, directories)
-            _wait_at_gate(run, step, known)
+            _wait_at_gate(run, new, step, known)
         except HarnessError as error:
             run.say(f"{step.name}: {error}; rolling back")
             for host in step.hosts:
@@ -579,7 +599,7 @@ def _do(run: OpenRun, new: Plan, step: Step) -> None:
                         run.directory.id, host, "/var/log/slurm", keep / f"{host}.failed.tar"
                     )
             _recreate(run, step, run.plan, directories)
-            _wait_at_gate(run, step, set())
+            _wait_at_gate(run, run.plan, step, set())
             raise ClusterError(
                 f"{step.name} could not be upgraded and was rolled back: {error}"
             ) from error
@@ -607,12 +627,85 @@ def drain(cluster: SlurmCluster, nodes: Sequence[str], reason: str) -> None:
     """Drain nodes, and wait for the jobs that they run."""
     folded = hostlist.fold(nodes)
     cluster.run("scontrol", "update", f"NodeName={folded}", "State=DRAIN", f"Reason={reason}")
+    _wait_for_states(cluster, nodes, node_state.is_drained, "to drain")
+
+
+def _park(run: OpenRun, step: Step) -> None:
+    """Drain and power down the step's nodes, and wait until their hosts are gone or stopped."""
+    provider = ability(run.provider, CanRecreate, "upgrade")
+    going = {host for host in step.hosts if not run.plan.host(host).is_permanent}
+    for cluster, nodes in _nodes_of(run, step):
+        _keep_powered_down(cluster, nodes)
     wait_until(
-        partial(_states, cluster, nodes),
-        lambda states: all(map(node_state.is_drained, states.values())),
-        what=f"{folded} to drain",
+        lambda: {host for host, up in provider.hosts(run.directory.id).items() if up} & going,
+        lambda up: not up,
+        what=f"the hosts of {step.name} to stop",
+        timeout=_PATIENCE,
+        show=hostlist.fold,
+    )
+
+
+def _keep_powered_down(cluster: SlurmCluster, nodes: Sequence[str]) -> None:
+    """Drain nodes, power them down once their jobs have ended, and wait for that.
+
+    slurmctld resumes a drained node that it powers down (_do_power_work() in power_save.c), but
+    gives it no job before SuspendTimeout is over. The node is then drained again.
+    """
+
+    def look() -> dict[str, str]:
+        states = _states(cluster, nodes)
+        if open_ := [node for node in nodes if not node_state.is_draining(states[node])]:
+            _set_state(cluster, open_, "DRAIN")
+        idle = [
+            node
+            for node, state in states.items()
+            if node_state.is_drained(state) and not node_state.is_suspended(state)
+        ]
+        if idle:
+            _set_state(cluster, idle, "POWER_DOWN")
+        return states
+
+    _wait_for_states(
+        cluster,
+        nodes,
+        lambda state: node_state.is_drained(state) and node_state.has_gone_down(state),
+        "to be drained and powered down",
+        look,
+    )
+
+
+def _power_cycle(run: OpenRun, plan: Plan, step: Step) -> None:
+    """Power one of the step's nodes up and down: all others have the same image and programs."""
+    for cluster, (name, *_) in _nodes_of(run, step):
+        _set_state(cluster, [name], "POWER_UP")
+        _wait_for_states(cluster, [name], node_state.has_come_up, "to be powered up")
+        [node] = [node for node in cluster.nodes() if node.name == name]
+        if problem := _problem(node, plan, step):
+            raise ClusterError(problem)
+        _keep_powered_down(cluster, [name])
+
+
+def _wait_for_states(
+    cluster: SlurmCluster,
+    nodes: Sequence[str],
+    done: Callable[[str], bool],
+    what: str,
+    look: Callable[[], dict[str, str]] | None = None,
+) -> None:
+    """Wait until all nodes are in a state; WaitTimeout has their last ones."""
+    wait_until(
+        look or partial(_states, cluster, nodes),
+        lambda states: all(map(done, states.values())),
+        what=f"{hostlist.fold(nodes)} {what}",
         timeout=_PATIENCE,
         ignore=(CommandFailed,),
+    )
+
+
+def _set_state(cluster: SlurmCluster, nodes: Sequence[str], state: str) -> None:
+    """Change the state of nodes; a node that drains needs a reason."""
+    cluster.run(
+        "scontrol", "update", f"NodeName={hostlist.fold(nodes)}", f"State={state}", "Reason=upgrade"
     )
 
 
@@ -660,18 +753,23 @@ def _recreate(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[
     directory = run.directory
     provider = ability(run.provider, CanRecreate, "upgrade")
     tree, secrets = render(plan), directory.secrets()
+    restarts_api = step.elastic and provisioning.is_wanted(plan)
 
     def recreate(name: str) -> None:
         host = plan.host(name)
         # slurmdbd must not see a database before the dump is loaded.
         daemons = tuple(daemon for daemon in host.daemons if daemon != "slurmdbd")
         provider.remove(directory.id, name)
+        if host.provision == "create":
+            return
         provider.make(
             directory,
             plan,
             [replace(host, daemons=daemons)],
             {name: provisioning.files_of(tree, name, secrets)},
         )
+        if not host.is_permanent:
+            return
         for number, kept in enumerate(directories[name]):
             provider.put(
                 directory.id, name, kept, directory.path / "upgrade" / f"{name}.{number}.tar"
@@ -690,8 +788,24 @@ def _recreate(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[
                 name, ["systemctl", "enable", "--now", "slurmdbd"], timeout=site_data.PATIENCE
             )
 
+    if restarts_api:
+        provisioning.stop(directory.id)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(recreate, step.hosts))
+    if restarts_api:  # it reads the plan from the run's directory
+        choice = f"{step.cluster}={plan.choices()[str(step.cluster)]}"
+        directory.upgraded(_plan(run, [choice]))
+        provisioning.start(directory)
+
+
+def _problem(node: Node, plan: Plan, step: Step) -> str:
+    """Return why a node that is up fails a step towards a plan, "" if it does not."""
+    version = plan.versions()[step.cluster or "slurmdbd"]
+    if node_state.is_lost(node.state):
+        return f"{node.name} {node.state}"
+    if node.name in step.nodes and not (node.version or "").startswith(version):
+        return f"{node.name} runs slurmd {node.version}, not {version}"
+    return ""
 
 
 def _failed_daemons(run: OpenRun, step: Step) -> list[str]:
@@ -706,8 +820,8 @@ def _failed_daemons(run: OpenRun, step: Step) -> list[str]:
     return failures
 
 
-def _wait_at_gate(run: OpenRun, step: Step, known: set[int]) -> None:
-    """Wait until daemons, nodes, jobs and federations are back after a step.
+def _wait_at_gate(run: OpenRun, plan: Plan, step: Step, known: set[int]) -> None:
+    """Wait until daemons, nodes, jobs and federations are back after a step towards a plan.
 
     WaitTimeout names what is missing.
     """
@@ -721,9 +835,10 @@ def _wait_at_gate(run: OpenRun, step: Step, known: set[int]) -> None:
             if run.plan.scenario.accounting:
                 cluster.run("sacctmgr", "--noheader", "--parsable2", "show", "cluster")
             problems += [
-                f"{node.name} {node.state}"
+                problem
                 for node in cluster.nodes()
-                if node_state.is_lost(node.state)
+                if not node_state.is_suspended(node.state)
+                and (problem := _problem(node, plan, step))
             ]
         if known:
             # A federated job may have started on another cluster, which revokes the copy.
@@ -747,5 +862,7 @@ def _wait_at_gate(run: OpenRun, step: Step, known: set[int]) -> None:
         show="; ".join,
         ignore=(HarnessError,),
     )
+    if step.elastic:
+        _power_cycle(run, plan, step)
     for cluster, nodes in _nodes_of(run, step):
-        cluster.run("scontrol", "update", f"NodeName={hostlist.fold(nodes)}", "State=RESUME")
+        _set_state(cluster, nodes, "RESUME")

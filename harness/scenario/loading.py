@@ -339,7 +339,7 @@ def _with_origins_of_images(
     wrong: list[tuple[Path_, str]] = []
     found: dict[str, Origin] = {}
     for name, part in scenario.parts().items():
-        if not part.image or not origin_of_image:
+        if not part.image or part.origin or not origin_of_image:
             continue
         origin = origin_of_image(part.image)
         release = origin.release

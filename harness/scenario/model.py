@@ -514,7 +514,7 @@ class Part(Installed):
             changed = self.model_copy(
                 update={
                     "release": None,
-                    "image": None,
+                    "image": wanted.image or None,
                     "source": wanted.source or None,
                     "base": wanted.base or None,
                     "packages": (*self.package_names, *filter(None, [wanted.packages])),
@@ -525,7 +525,8 @@ class Part(Installed):
 
     def put_at(self, origin: Origin) -> Self:
         """Return this part with Slurm from an origin."""
-        changed = self.model_copy(update={"release": origin.release})
+        update = {"release": origin.release, "image": origin.image or None}
+        changed = self.model_copy(update=update)
         changed._origin = origin
         return changed
 

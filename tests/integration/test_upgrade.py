@@ -6,9 +6,10 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+import docker
 import pytest
 
-from harness import lifecycle, providers, rundir
+from harness import events, lifecycle, providers, rundir
 from harness.cluster import slurm
 from harness.errors import ClusterError
 from harness.plan import Plan
@@ -154,6 +155,64 @@ def test_cluster_with_site_data_is_upgraded_while_users_submit(
         assert "rolling 26.05, slurmdbd 26.05" in verified.stdout
     finally:
         harness("down", "rolling")
+
+
+ELASTIC = """
+clusters:
+  cloud:
+    controller: ctl
+    image: OLD
+    nodes:
+      - {name: n1, cpus: 4}
+      - {name: c1, provision: create}
+      - {name: p1, provision: power}
+      - {name: m1, provision: manual}
+    options:
+      SuspendTime: 5
+      SuspendTimeout: 5
+      SchedulerParameters:
+        [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
+         requeue_delay=1]
+      AuthInfo: cred_expire=6
+accounting: {host: ctl, image: OLD, accounts: {physics: {}}}
+users:
+  alice: {uid: 2001, accounts: [physics]}
+"""
+
+
+def test_elastic_nodes_with_images_of_the_users_own_are_upgraded(
+    harness: Harness, runs: Path, tmp_path: Path
+) -> None:
+    built = harness("images", "build", "24.11", "26.05").stdout.split()
+    old, new = (name.replace("slurm-harness:", "own-slurm:") for name in built)
+    path = tmp_path / "elastic.yml"
+    path.write_text(ELASTIC.replace("OLD", old))
+    client = docker.from_env()
+    for ours, own in zip(built, (old, new), strict=True):
+        client.images.get(ours).tag(own)
+    try:
+        done = harness(
+            "upgrade", path, "--to", f"image:{old}:image:{new}", "--report", tmp_path / "report"
+        )
+    finally:
+        for own in (old, new):
+            client.images.remove(own)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = model.read(tmp_path / "report")
+    steps = [
+        check.id.removeprefix("upgrade::")
+        for check in report.checks
+        if check.id.startswith("upgrade::")
+    ]
+    assert steps == ["slurmdbd", "nodes n1", "elastic nodes c1,m1,p1"]
+    assert {version[:5] for version in report.releases.values()} == {"26.05"}
+    recorded = [*events.read(tmp_path / "report" / "events.jsonl")]
+    [upgraded] = [event["time"] for event in recorded if event.get("step") == steps[-1]]
+    assert upgraded > next(
+        event["time"]
+        for event in recorded
+        if event["kind"] == "power" and (event["action"], event["nodes"]) == ("up", ["c1"])
+    )
 
 
 def assert_reported(harness: Harness, run: Path, copy: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from fakes import FakeProvider
 from harness import lifecycle, releases, scenario
 from harness.capabilities import OWN_MACHINES
+from harness.cluster import slurm
 from harness.errors import ClusterError, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.plan import Plan, make_plan
@@ -72,6 +73,32 @@ def test_host_with_all_roles_is_upgraded_in_one_step() -> None:
     assert (step.hosts, step.nodes) == (("single",), ("single",))
 
 
+def test_elastic_nodes_are_upgraded_last_and_together() -> None:
+    found = upgrade.steps(plan("elastic-l3", "24.11"), plan("elastic-l3", "26.05"))
+    elastic = ("l1", "c1", "c2", "c3")
+    assert found[-2:] == [
+        Step("nodes n1", ("n1",), "cloud", ("n1",)),
+        Step("elastic nodes c[1-3],l1", elastic, "cloud", elastic, elastic=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "in_step", "problem"),
+    [
+        ("26.05.2", True, ""),
+        ("24.11.5", True, "n1 runs slurmd 24.11.5, not 26.05"),
+        (None, True, "n1 runs slurmd None, not 26.05"),
+        ("24.11.5", False, ""),
+    ],
+)
+def test_gate_stays_closed_until_the_nodes_of_the_step_run_the_new_release(
+    version: str | None, in_step: bool, problem: str
+) -> None:
+    step = Step("nodes", ("n1",), "on-prem", ("n1",) if in_step else ())
+    node = slurm.Node("n1", "IDLE", "", 0, version)
+    assert upgrade._problem(node, plan("federation", "26.05"), step) == problem
+
+
 @pytest.mark.parametrize(
     ("name", "to", "message", "hint"),
     [
@@ -97,7 +124,6 @@ def test_host_with_all_roles_is_upgraded_in_one_step() -> None:
         ("federation", "24.11:26.05:24.11", "Slurm cannot be downgraded to 24.11", None),
         ("federation", "24.11:24.11", "all parts are already on 24.11", None),
         ("federation", "20.11:22.05:22.05", "all parts are already on 22.05", None),
-        ("elastic-l3", "24.11:26.05", "hosts that come and go cannot be upgraded yet", None),
         ("single-node", "20.11:99.99:24.11", 'unknown release "99.99"', None),
         ("single-node", "20.11:", 'unknown release ""', None),
     ],
@@ -141,6 +167,8 @@ def test_chain_with_a_release_that_debian_lacks_is_refused_with_a_hint_at_a_sour
             ["packages:24.11"],
             [["base:ubuntu:26.04"], ["26.05"]],
         ),
+        (["image:a/b:24.11:image:c:26.05"], ["image:a/b:24.11"], [["image:c:26.05"]]),
+        (["22.05:image:a:base:debian:forky"], ["22.05"], [["image:a"], ["base:debian:forky"]]),
         (
             ["slurmdbd=20.11:22.05:source:a=b.tar", "alpha=20.11:22.05"],
             ["slurmdbd=20.11", "alpha=20.11"],
