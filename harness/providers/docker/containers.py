@@ -377,9 +377,16 @@ class DockerProvider:
                 file.writelines(stream)
 
     def put(self, run_id: str, host: str, directory: str, tar: Path) -> None:
-        """Unpack a tar file over a directory of a container."""
+        """Unpack a tar file over a directory of a container; create its parent if it is missing."""
+        parent = str(Path(directory).parent)
         with engine_errors(f"cannot write {directory} of {host}"), tar.open("rb") as file:
-            self._container(run_id, host)[1].put_archive(str(Path(directory).parent), file)
+            container = self._container(run_id, host)[1]
+            try:
+                container.put_archive(parent, file)
+            except NotFound:  # systemd-tmpfiles would create it at the first boot
+                container.put_archive("/", images.archive([images.Entry(parent, None, 0o755)]))
+                file.seek(0)
+                container.put_archive(parent, file)
 
     def remove(self, run_id: str, host: str) -> None:
         """Remove a container and its volumes."""
