@@ -75,6 +75,7 @@ _SYSTEM = {
 # What the words of releases/needed_actions.toml mean.
 NEEDS = {
     "all": "restart slurmctld and every slurmd",
+    "copy": "copy it",
     "nothing": "nothing: only commands read it",
     "objects": f"run {_OBJECTS}",
     "reconfigure": "scontrol reconfigure",
@@ -430,17 +431,41 @@ def changes(
             groups.setdefault((known, old, new), []).append(host)
     for (name, old, new), hosts in groups.items():
         differing += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
+    # One host has the program; with another AuthType, it is a different one.
+    (_, old_program), (host, program) = map(_program, (before, after))
+    differing += _object_changes(host, old_program, program)
     units = {**before.units, **after.units}
     for diff in file_diffs(before, after):
-        host = hostlist.expand(diff.hosts)[0] if diff.hosts else ""
-        if diff.path == _OBJECTS:
-            texts = (source.hosts.get(host, {}).get(_OBJECTS, "") for source in (before, after))
-            differing += _object_changes(diff.hosts, *texts)
-        elif diff.path.startswith("/") and not PurePosixPath(diff.path).is_relative_to(_SLURM):
+        if (
+            diff.path != _OBJECTS
+            and diff.path.startswith("/")
+            and not PurePosixPath(diff.path).is_relative_to(_SLURM)
+        ):
             needs = _SYSTEM.get(str(PurePosixPath(diff.path).parent))
             needs = needs or " ".join(units.get(diff.path, ()))
             differing.append(Change(diff.hosts, diff.path, "", None, None, needs, False, ""))
-    return _merged(differing)
+    return _merged([*differing, *_keys_for(differing)])
+
+
+def _keys_for(changes_: Sequence[Change]) -> Iterator[Change]:
+    """Yield what another AuthType needs beside the options: keys are never compared."""
+    for change in changes_:
+        if change.option.lower() != "authtype":
+            continue
+        new = partial(Change, change.hosts, option="", before=None, after=None, drain=False)
+        same = "the same key on all hosts"
+        if change.after in {"auth/slurm", "slurm"}:
+            yield new("/etc/slurm/slurm.key", needs="copy", why=f"{same}; owner SlurmUser, 0600")
+            yield new("munge.service", needs="disable --now munge", why="if nothing else needs it")
+        else:
+            why = f"{same}; owner munge, 0400"
+            yield new("/etc/munge/munge.key", needs="enable --now munge", why=why)
+
+
+def _program(source: ConfigurationSource) -> tuple[str, str]:
+    """Return the host with the program that creates the accounting objects, and the program."""
+    found = ((host, files[_OBJECTS]) for host, files in source.hosts.items() if _OBJECTS in files)
+    return next(found, ("", ""))
 
 
 def _object_changes(hosts: str, before: str, after: str) -> Iterator[Change]:

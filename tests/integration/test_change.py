@@ -63,3 +63,23 @@ def test_jobs_that_a_change_keeps_from_running_are_named(harness: Harness, tmp_p
     assert "failed   jobs\n" in done.stdout
     harmed = done.stdout.partition("failed   jobs\n")[2]
     assert "PENDING (PartitionConfig), waits forever after the change" in harmed
+
+
+def test_migration_from_munge_leaves_a_cluster_that_uses_slurms_own_keys(
+    harness: Harness, tmp_path: Path
+) -> None:
+    before, after = tmp_path / "site.yml", tmp_path / "after.yml"
+    text = SITE.format(release="24.11").replace("host: ctl", "host: db")
+    before.write_text(text.replace("MinJobAge", "AuthInfo: cred_expire=6\n      MinJobAge"))
+    after.write_text(f"{before.read_text()}auth: slurm\n")
+    try:
+        done = harness("rehearse-change", before, after, "--keep")
+        assert done.returncode == 0, done.stdout + done.stderr
+        for step in ("stop slurmd, slurmctld and slurmdbd on all hosts", "disable --now munge"):
+            assert f"passed   {step}\n" in done.stdout
+        selected = ("test_hosts", "test_auth_slurm", "test_jobs")
+        words = (word for check in selected for word in ("--select", check))
+        verified = harness("verify", "--run", "site", *words)
+        assert verified.returncode == 0, verified.stdout
+    finally:
+        harness("down", "site")
