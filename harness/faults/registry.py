@@ -6,7 +6,16 @@ A new family of faults is a module and an entry in KINDS.
 from __future__ import annotations
 
 from harness.errors import UsageError
-from harness.faults import clock, configuration, daemons, database, disk, hosts, network
+from harness.faults import (
+    clock,
+    configuration,
+    daemons,
+    database,
+    disk,
+    federations,
+    hosts,
+    network,
+)
 from harness.faults.model import DAEMON, PLACE, PORT, SECONDS, Fault, Kind
 from harness.plan import DAEMONS, Plan
 from harness.providers import Provider, ability
@@ -19,6 +28,7 @@ KINDS: dict[str, Kind] = {
     **configuration.KINDS,
     **database.KINDS,
     **disk.KINDS,
+    **federations.KINDS,
 }
 
 

@@ -55,6 +55,11 @@ disks:
 ANSWERS = "timeout 15 {} > /dev/null && echo fine"
 CASES = [
     Case(
+        Fault("leave-federation", "aws-ctl"),
+        "aws-ctl",
+        "scontrol show federation | grep --quiet 'Self:.*FedState:ACTIVE' && echo fine",
+    ),
+    Case(
         Fault("stop-daemon", "onprem-ctl", "slurmctld"),
         "onprem1",
         ANSWERS.format("scontrol ping | grep UP"),
