@@ -20,6 +20,7 @@ clusters:
     options:
       SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,requeue_delay=1
       MinJobAge: 3600
+      AuthInfo: cred_expire=6  # seconds that a requeued job waits at least
 accounting:
   host: ctl
   accounts: {{physics: {{}}, chemistry: {{}}}}
@@ -69,8 +70,7 @@ def test_migration_from_munge_leaves_a_cluster_that_uses_slurms_own_keys(
     harness: Harness, tmp_path: Path
 ) -> None:
     before, after = tmp_path / "site.yml", tmp_path / "after.yml"
-    text = SITE.format(release="24.11").replace("host: ctl", "host: db")
-    before.write_text(text.replace("MinJobAge", "AuthInfo: cred_expire=6\n      MinJobAge"))
+    before.write_text(SITE.format(release="24.11").replace("host: ctl", "host: db"))
     after.write_text(f"{before.read_text()}auth: slurm\n")
     try:
         done = harness("rehearse-change", before, after, "--keep")
