@@ -82,7 +82,7 @@ def parse(text: str) -> Wanted:
     """Return what a choice such as "source:FILE,base:debian:trixie" names.
 
     >>> parse("source:slurm-25.11.2.tar.bz2,base:ubuntu:24.04")
-    Wanted(source='slurm-25.11.2.tar.bz2', packages='', base='ubuntu:24.04')
+    Wanted(source='slurm-25.11.2.tar.bz2', packages='', base='ubuntu:24.04', image='')
     """
     parts: dict[str, str] = {}
     for part in re.split(rf",(?=(?:{'|'.join(_KEYS)}):)", text):
