@@ -24,8 +24,8 @@ from harness.slurmconf.check.nodes import names_of
 # Reasons why a partition does not accept a job, as sbatch and squeue print them. slurmctld replaces
 # them by PartitionConfig when it looks at a waiting job again (job_limits_check of its job_mgr.c).
 NO_ACCESS = (
-    r"account/partition|[Ii]nvalid qos|not permitted to use this partition|Access(?:/permission)? "
-    r"denied|AccountNotAllowed|QOSNotAllowed|QOS? not permitted|"
+    r"account/partition|[Ii]nvalid qos|not (?:in group )?permitted to use this partition|"
+    r"Access(?:/permission)? denied|AccountNotAllowed|QOSNotAllowed|QOS? not permitted|"
     r"Job's (?:account|QOS) not permitted|PartitionConfig"
 ).replace(" ", "[ _]")
 # Slurm's answers to a job that a reservation does not accept, or that requests more licenses than

@@ -139,6 +139,7 @@ class Partition:
     max_nodes: int | None
     root_only: bool
     needs_reservation: bool
+    needs_group: bool
 
     @property
     def takes_jobs(self) -> bool:
@@ -147,8 +148,8 @@ class Partition:
 
     @property
     def takes_jobs_of_users(self) -> bool:
-        """Whether it starts such jobs of users other than root."""
-        return self.takes_jobs and not self.root_only
+        """Whether it starts such jobs of all users."""
+        return self.takes_jobs and not self.root_only and not self.needs_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -627,6 +628,7 @@ def parse_partition(line: str) -> Partition:
         max_nodes=None if limit == "UNLIMITED" else int(limit),
         root_only=facts.get("RootOnly") == "YES",
         needs_reservation=facts.get("ReqResv") == "YES",
+        needs_group=facts.get("AllowGroups", "ALL") != "ALL",
     )
 
 

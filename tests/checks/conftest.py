@@ -71,10 +71,21 @@ class Jobs:
         return self.users[0]
 
     def user_of(self, cluster: str, partition: drift.Options) -> str:
-        """Return the first user who has an account and a QOS that a partition allows."""
+        """Return the first user who has an account, a QOS and a group that a partition allows."""
         users = self.plan.scenario.of_cluster(cluster).users
-        allowed = (name for name in self.users if name in users and _allows(partition, users[name]))
+        allowed = (
+            name
+            for name in self.users
+            if name in users and _allows(partition, users[name]) and self._is_in(partition, name)
+        )
         return next(allowed, self.user)
+
+    def _is_in(self, partition: drift.Options, user: str) -> bool:
+        """Return whether a user is in one of the groups that a partition allows."""
+        allowed = partition.get("allowgroups") or "ALL"
+        groups = self.plan.scenario.groups
+        own = {user, *(name for name, group in groups.items() if user in group.users)}
+        return allowed.upper() == "ALL" or bool(own & {*allowed.split(",")})
 
     def partition_options(self, cluster: str, partition: drift.Options) -> list[str]:
         """Return the options for the account and QOS that `user_of` needs for a partition.

@@ -139,10 +139,11 @@ def _version(host: Host, level: str | None) -> str:
 
 
 def _first_of_each_cluster(plan: Plan) -> Collection[Host]:
-    """Return one host of each cluster, and of none: all hosts of a cluster have the same files."""
+    """Return the host of slurmdbd, and one of each cluster, whose hosts have the same files."""
     first_of: dict[str | None, Host] = {}
     for host in plan.hosts:
-        first_of.setdefault(host.cluster, host)
+        if host.cluster or "slurmdbd" in host.daemons:
+            first_of.setdefault(host.cluster, host)
     return first_of.values()
 
 
