@@ -14,6 +14,7 @@ _STAGES = {
     "slurmrestd": "The REST API",
     "sackd": "The login hosts",
     "slurmd": "The nodes",
+    "slapd": "The directory of users",
     "prometheus": "Prometheus",
 }
 

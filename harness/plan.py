@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 from harness import origins, releases, slurm_options
 from harness.capabilities import Capabilities
 from harness.origins import Family, Origin
-from harness.scenario import Cluster, Part, Provision, Scenario
+from harness.scenario import Cluster, Monitoring, Part, Provision, Scenario, UserDirectory
 
 # A directory that hosts that come and go share with their controllers: its files outlive the hosts.
 SHARED_DIRECTORY = "/var/tmp/slurm-harness-traces"  # noqa: S108  each job writes its own file
 # Where the users' home directories are. If hosts share it, only root creates directories in it.
 HOMES = "/home"
+# slapd(8).
+LDAP_PORT = "389"
 # How nodes are provisioned whose host is not always up.
 _MADE_OR_STARTED = {"power", "create"}
 # Daemons in the order in which they start; each is an inventory group, a role and a systemd unit.
 DAEMONS = (
     "munge",
+    "slapd",
+    "sssd",
     "mariadb",
     "slurmdbd",
     "slurmctld",
@@ -314,7 +318,7 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
         if accounting.backup:
             daemons = (*authentication(scenario), "slurmdbd")
             hosts.insert(1, replace(host, name=accounting.backup, daemons=daemons))
-    hosts = _monitored(scenario, hosts)
+    hosts = _with_directory(scenario, _monitored(scenario, hosts))
     disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
     shared = tuple(
         Volume(f"shared-{number}", directory, public=directory != HOMES)
@@ -335,18 +339,7 @@ def _monitored(scenario: Scenario, hosts: list[Host]) -> list[Host]:
     """Return hosts of which one runs Prometheus: one of `hosts`, or one more like the first."""
     if (monitoring := scenario.monitoring) is None:
         return hosts
-    if monitoring.host not in {host.name for host in hosts}:
-        first = hosts[0]
-        own = Host(
-            name=monitoring.host,
-            site=monitoring.site or next(iter(scenario.sites)),
-            release=first.release,
-            daemons=authentication(scenario),
-            ports=("22",),
-            image=first.image,
-            origin=first.origin,
-        )
-        hosts = [*hosts, own]
+    hosts = _with_host(scenario, hosts, monitoring)
     return [
         replace(
             host,
@@ -358,6 +351,44 @@ def _monitored(scenario: Scenario, hosts: list[Host]) -> list[Host]:
         else host
         for host in hosts
     ]
+
+
+def _with_host(
+    scenario: Scenario, hosts: list[Host], service: Monitoring | UserDirectory
+) -> list[Host]:
+    """Return hosts with the one of a service, which is like the first host if it is not in them."""
+    if service.host in {host.name for host in hosts}:
+        return hosts
+    own = Host(
+        name=service.host,
+        site=service.site or next(iter(scenario.sites)),
+        release=hosts[0].release,
+        daemons=authentication(scenario),
+        ports=("22",),
+        image=hosts[0].image,
+        origin=hosts[0].origin,
+    )
+    return [*hosts, own]
+
+
+def _with_directory(scenario: Scenario, hosts: list[Host]) -> list[Host]:
+    """Return hosts that have their users from a directory: one runs slapd, and all run sssd."""
+    if (directory := scenario.directory) is None:
+        return hosts
+    changed = []
+    for host in _with_host(scenario, hosts, directory):
+        serves = host.name == directory.host
+        own = {*host.daemons, "sssd", *(["slapd"] if serves else [])}
+        packages = (*host.packages, *(["slapd"] if serves else []), "sssd-ldap", "libnss-sss")
+        changed.append(
+            replace(
+                host,
+                daemons=tuple(daemon for daemon in DAEMONS if daemon in own),
+                ports=(*host.ports, *([LDAP_PORT] if serves else [])),
+                packages=tuple(dict.fromkeys(packages)),
+            )
+        )
+    return changed
 
 
 def _both(accounting: Host, host: Host) -> Host:

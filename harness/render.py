@@ -21,7 +21,7 @@ from harness import association_groups, releases, run_secrets, slurm_options
 from harness.capabilities import Capabilities
 from harness.parsing import hostlist
 from harness.plan import Host, Plan
-from harness.scenario import Cluster, Monitoring, NodeGroup, Scenario
+from harness.scenario import Cluster, Monitoring, NodeGroup, Scenario, UserDirectory
 from harness.shipped_files import TEMPLATES
 
 
@@ -54,6 +54,9 @@ Tree = dict[str, tuple[RenderedFile, ...]]
 # The key with which all users log in; its private half stays in the run's directory.
 USER_KEY = "user_ssh_key_pub"
 TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
+_SLAPD = "/etc/systemd/system/slapd.service"
+# The name of the directory of users, and where slapd keeps it.
+_SUFFIX, _DIRECTORY_DATABASE = "dc=cluster", "/var/lib/ldap/cluster"
 _PROMETHEUS_TOKEN = "/etc/prometheus/slurm.token"  # noqa: S105  its path
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _POWER_KEY = "/etc/slurm/power_ssh_key"
@@ -104,13 +107,19 @@ def render(plan: Plan, hosts: Iterable[Host] | None = None) -> Tree:
     Files that are the same on several hosts are the same object.
     """
     users, groups = plan.scenario.users, plan.scenario.groups
-    paths = ("/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf")
-    facts = {"users": users, "groups": groups, "key": ""}
+    directory = plan.scenario.directory
+    paths = ["/etc/sysusers.d/cluster-users.conf", "/etc/tmpfiles.d/cluster-users.conf"]
+    facts = {"users": users, "groups": groups, "key": "", "directory": bool(directory)}
+    if directory:
+        del paths[0]
     if plan.users_log_in():
         facts["key"] = run_secrets.secret(USER_KEY)
     shared = _Shared(
         {name: _cluster_facts(plan, name) for name in plan.scenario.clusters},
-        [RenderedFile(path, template(path, **facts)) for path in paths] if users or groups else [],
+        [
+            *(RenderedFile(path, template(path, **facts)) for path in paths if users or groups),
+            *(_sssd_files(plan.scenario, directory) if directory else ()),
+        ],
         plan.accounting_client(),
     )
     seen: dict[RenderedFile, RenderedFile] = {}
@@ -153,6 +162,8 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
         yield from _accounting_files(scenario, host)
     if _takes_tokens(plan, host):
         yield _token_key(scenario, host, clusters)
+    if "slapd" in host.daemons:
+        yield from _slapd_files(scenario, host)
     if (monitoring := scenario.monitoring) and host.name == monitoring.host:
         yield from _prometheus_files(plan, host, monitoring)
     yield from _tmpfiles(plan, host, clusters)
@@ -343,6 +354,23 @@ def _prometheus_files(plan: Plan, host: Host, monitoring: Monitoring) -> Iterato
     container = plan.capabilities.engine and not plan.capabilities.own_kernel
     text = template(unit, host=host.name, port=monitoring.port, container=container)
     yield RenderedFile(unit, text, unit="prometheus", action="restart")
+
+
+def _slapd_files(scenario: Scenario, host: Host) -> Iterator[RenderedFile]:
+    """Yield slapd's configuration, the users that it serves, and its unit."""
+    facts = {"suffix": _SUFFIX, "database": _DIRECTORY_DATABASE, "host": host.name}
+    for path in ("/etc/ldap/slapd.conf", "/etc/ldap/users.ldif", _SLAPD):
+        text = template(path, users=scenario.users, groups=scenario.groups, **facts)
+        yield RenderedFile(path, text, unit="slapd", action="restart")
+
+
+def _sssd_files(scenario: Scenario, directory: UserDirectory) -> Iterator[RenderedFile]:
+    """Yield the configuration of sssd, and when it has started."""
+    path, unit = "/etc/sssd/sssd.conf", "/etc/systemd/system/sssd.service.d/options.conf"
+    text = template(path, suffix=_SUFFIX, host=directory.host)
+    yield RenderedFile(path, text, mode="0600", unit="sssd", action="restart")
+    text = template(unit, user=next(iter(scenario.users)))
+    yield RenderedFile(unit, text, unit="sssd", action="restart")
 
 
 def _rest_files(

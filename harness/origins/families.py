@@ -46,7 +46,7 @@ class Base:
 
     `name` is the version's name, such as trixie; `slurm` the release of its own Slurm, "" if it has
     none; `apt_options` are needed to install its packages, and `host_packages` are those of every
-    host.
+    host. `has_ldap`: its users can come from a directory.
     """
 
     distribution: str
@@ -56,6 +56,7 @@ class Base:
     slurm: str
     apt_options: tuple[str, ...] = ()
     host_packages: tuple[str, ...] = ()
+    has_ldap: bool = False
 
     @property
     def bootstrappable(self) -> bool:
@@ -121,6 +122,7 @@ def base(text: str) -> Base:
         of_debian.name if of_debian else facts.get("slurm", {}).get(name, ""),
         of_debian.apt_options if of_debian else (),
         (*known_family.host_packages, *(of_debian.host_packages if of_debian else ())),
+        name in facts.get("ldap", ()),
     )
 
 

@@ -9,7 +9,7 @@ from itertools import combinations
 from math import prod
 from typing import Any
 
-from harness import releases
+from harness import origins, releases
 from harness.parsing import hostlist, topology_rules
 from harness.scenario.model import (
     SLURMDBD,
@@ -90,7 +90,9 @@ SYSTEM_USERS = frozenset(
         "munge",
         "slurm",
         "slurmrestd",
+        "openldap",
         "prometheus",
+        "sssd",
     }
 )
 # What `harness render` writes next to the hosts' directories.
@@ -157,6 +159,7 @@ def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
     Slurm's guide to upgrades explains which releases slurmdbd serves.
     """
     yield from _wrong_authentication(scenario)
+    yield from _wrong_directory(scenario)
     for name, cluster in scenario.clusters.items():
         release = scenario.release_of(cluster)
         most, count = releases.get(release).most_nodes, len(cluster.node_names())
@@ -201,6 +204,19 @@ def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
         else:
             continue
         yield at, f"{release}, but slurmdbd is {slurmdbd}; rule: {rule}"
+
+
+def _wrong_directory(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+    """Yield the parts whose distribution cannot have users from a directory."""
+    for name, part in scenario.parts().items() if scenario.directory else ():
+        release = scenario.release_of(part)
+        base = part.origin.base if part.origin else origins.default_base(release)
+        if not part.image and not origins.base(base).has_ldap:
+            yield (
+                ("directory",),
+                f"{base}, on which {name} has Slurm {release}, has no sssd: Debian 12 and 13 do, "
+                "with 22.05, 24.11, or a source",
+            )
 
 
 def _wrong_authentication(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
@@ -270,13 +286,17 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             owner_of_node = of_shared if cluster.hosts and group.provision == "static" else owner
             yield from _claim(owner_of_node, at, "node", group.name, f"clusters.{name}")
         yield from _wrong_partitions(cluster, name)
-    if monitoring := scenario.monitoring:
-        owner.setdefault(monitoring.host, "monitoring.host")
+    for key, service in (("monitoring", scenario.monitoring), ("directory", scenario.directory)):
+        if service is None:
+            continue
+        owner.setdefault(service.host, f"{key}.host")
         if any(
-            cluster.provision_of().get(monitoring.host, "static") != "static"
+            cluster.provision_of().get(service.host, "static") != "static"
             for cluster in scenario.clusters.values()
         ):
-            yield ("monitoring", "host"), f"{monitoring.host} is not always up"
+            yield (key, "host"), f"{service.host} is not always up"
+    if scenario.directory and not scenario.users:
+        yield ("directory",), "there are no users"
     for key, hosts in (("disks", scenario.disks), ("machines", scenario.machines)):
         for host in {*hosts} - {*owner}:
             yield (key, host), f'no host "{host}"{did_you_mean(host, list(owner))}'
@@ -629,8 +649,9 @@ def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
     ]
     if scenario.accounting:
         members.append((("accounting",), scenario.accounting.site))
-    if scenario.monitoring and not _runs_slurm(scenario, scenario.monitoring.host):
-        members.append((("monitoring",), scenario.monitoring.site))
+    for key, service in (("monitoring", scenario.monitoring), ("directory", scenario.directory)):
+        if service and not _runs_slurm(scenario, service.host):
+            members.append(((key,), service.site))
     for at, site in members:
         if site is None and len(sites) > 1:
             yield (*at, "site"), f"is required because there are several sites: {', '.join(sites)}"

@@ -43,7 +43,8 @@ _SCRIPT_FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.files(/[A-Za-z0-9_.@+-]+)+$"
 # Where a cluster's scripts cannot be: system directories, and files that the harness generates.
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
-    r"|/etc/(munge|my\.cnf\.d|mysql|pam\.d|prometheus|ssh|systemd|sysusers\.d|tmpfiles\.d)/"
+    r"|/etc/(ldap|munge|my\.cnf\.d|mysql|pam\.d|prometheus|ssh|sssd|systemd)/"
+    r"|/etc/(sysusers|tmpfiles)\.d/"
     r"|/etc/nologin$"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )
@@ -883,6 +884,18 @@ def _ordinary(uid: int) -> int:
     return uid
 
 
+class UserDirectory(Model):
+    """An LDAP server (slapd) with the users of all hosts, which use sssd: see docs/directory.md."""
+
+    host: HostName = Field(
+        "directory",
+        description="the host that runs slapd; a host of a cluster or of accounting can do so",
+    )
+    site: Word | None = Field(
+        None, description="the site of a host of its own; required if there are several sites"
+    )
+
+
 class User(UserAccounts):
     """An ordinary user, with the same uid on every host."""
 
@@ -1005,6 +1018,10 @@ class Scenario(Installed):
     )
     users: Mapping[UserName, User] = Field(
         {}, description="ordinary users, who submit jobs; without any, checks submit none"
+    )
+    directory: UserDirectory | None = Field(
+        None,
+        description="an LDAP server that has the users and groups; default: each host's own files",
     )
     groups: Mapping[UserName, Group] = Field(
         {}, description="groups of users, for example for AllowGroups of a partition"

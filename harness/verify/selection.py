@@ -420,6 +420,12 @@ def _shared_homes(plan: Plan) -> bool:
     return plan.shares_homes()
 
 
+@feature("directory")
+def _directory(plan: Plan) -> bool:
+    """Users who come from an LDAP server."""
+    return bool(plan.scenario.directory)
+
+
 @feature("users_log_in")
 def _users_log_in(plan: Plan) -> bool:
     """Login hosts that the harness creates: only there, users have a key to log in."""

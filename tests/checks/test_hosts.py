@@ -540,10 +540,12 @@ def wrong_files(ssh: Ssh, run: RunDir, plan: Plan, tree: render.Tree, name: str)
     others = sorted({*files} - {*owners})
     # Only if a package lacks one of the files, ask for each of them.
     if others and failed(ssh, name, f"{owner} {shlex.join(others)}"):
+        # Packages may name files without the /usr that /lib is now a link into.
         wrong += [
             f"{name}:{path} was not rendered"
             for path in others
             if failed(ssh, name, f"{owner} {shlex.quote(path)}")
+            and failed(ssh, name, f"{owner} {shlex.quote(path.removeprefix('/usr'))}")
         ]
     return wrong
 

@@ -296,6 +296,11 @@ def wrong_directories(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> lis
     is_static = plan.host(name).provision == "static"
     texts = [file.text for file in tree[name] if file.path.startswith("/etc/tmpfiles.d/")]
     rendered = re.findall(r"^d (\S+) 0?(\d+) (\S+) (\S+)$", "\n".join(texts), re.M)
+    name_of = {str(person.uid): user for user, person in people.items()}
+    rendered = [
+        (path, mode, *(name_of.get(owner, owner) for owner in owners))
+        for path, mode, *owners in rendered
+    ]
     # systemd removes a RuntimeDirectory when its daemon stops, as on nodes that come and go.
     rendered = [facts for facts in rendered if is_static or not facts[0].startswith("/run/")]
     writers = dict.fromkeys(_SHARED_DIRECTORIES, user) | {

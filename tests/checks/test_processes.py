@@ -35,7 +35,7 @@ _PROPERTY_OF = {
 # What a daemon lowers itself: munged writes no core file, which could have its key.
 _LOWERED = {("munge", "Max core file size")}
 # Daemons that set a umask of their own.
-_OWN_UMASK = {"munge", "mariadb"}
+_OWN_UMASK = {"munge", "mariadb", "sssd"}
 # Variables that systemd sets (systemd.exec(5)), and those with which a slurmctld or slurmd that
 # reconfigures itself starts its successor.
 _OF_SYSTEMD = re.compile(

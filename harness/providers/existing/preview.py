@@ -35,6 +35,8 @@ _NEEDS = {
     "sackd": {"sackd": ["sackd"], "commands": ["scontrol"]},
     "slurmd": {"slurmd": ["slurmd"], "commands": ["scontrol"]},
     "prometheus": {"prometheus": ["prometheus"]},
+    "slapd": {"slapd": ["slapd"]},
+    "sssd": {"sssd": ["sssd"]},
 }
 
 

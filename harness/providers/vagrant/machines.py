@@ -79,11 +79,12 @@ class VagrantProvider:
                 )
             if cluster.apptainer:
                 yield (*at, "apptainer"), "virtual machines have no Apptainer"
-        if scenario.monitoring:
-            yield (
-                ("monitoring",),
-                "virtual machines cannot have additional packages: --provider docker",
-            )
+        for key in ("monitoring", "directory"):
+            if getattr(scenario, key):
+                yield (
+                    (key,),
+                    "virtual machines cannot have additional packages: --provider docker",
+                )
         if scenario.accounting and scenario.accounting.image:
             yield (
                 ("accounting", "image"),

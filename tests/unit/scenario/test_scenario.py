@@ -378,6 +378,16 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             "sites: {a: {}, b: {}}\nmonitoring: {}\n" + CLUSTER % ", site: a",
             "monitoring.site: is required because there are several sites: a, b",
         ),
+        (CLUSTER % "" + "directory: {}", "directory: there are no users"),
+        (
+            CLUSTER % "" + "users: {alice: {uid: 2001}}\ndirectory: {}\nrelease: '26.05'",
+            "directory: debian:forky, on which one has Slurm 26.05, has no sssd",
+        ),
+        (
+            CLUSTER.replace("}]", "}, {name: e, provision: create}]") % ""
+            + "users: {alice: {uid: 2001}}\ndirectory: {host: e}",
+            "directory.host: e is not always up",
+        ),
         (CLUSTER % "" + "disks: {mars: {/var/lib/mysql: 200M}}", 'disks.mars: no host "mars"'),
         (CLUSTER % "" + "disks: {ctl: {var: 200M}}", "characters that are not allowed"),
         ("clusters: {}", "clusters: dictionary should have at least 1 item"),
