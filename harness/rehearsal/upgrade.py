@@ -675,14 +675,18 @@ def _keep_powered_down(cluster: SlurmCluster, nodes: Sequence[str]) -> None:
 
 
 def _power_cycle(run: OpenRun, plan: Plan, step: Step) -> None:
-    """Power one of the step's nodes up and down: all others have the same image and programs."""
-    for cluster, (name, *_) in _nodes_of(run, step):
-        _set_state(cluster, [name], "POWER_UP")
-        _wait_for_states(cluster, [name], node_state.has_come_up, "to be powered up")
-        [node] = [node for node in cluster.nodes() if node.name == name]
-        if problem := _problem(node, plan, step):
-            raise ClusterError(problem)
-        _keep_powered_down(cluster, [name])
+    """Power one of the step's nodes for each kind of provisioning up and down.
+
+    All others have the same image and programs.
+    """
+    for cluster, nodes in _nodes_of(run, step):
+        names = [*{run.plan.host(name).provision: name for name in reversed(nodes)}.values()]
+        _set_state(cluster, names, "POWER_UP")
+        _wait_for_states(cluster, names, node_state.has_come_up, "to be powered up")
+        for node in cluster.nodes():
+            if node.name in names and (problem := _problem(node, plan, step)):
+                raise ClusterError(problem)
+        _keep_powered_down(cluster, names)
 
 
 def _wait_for_states(
