@@ -28,7 +28,7 @@ from harness import faults, interrupts, lifecycle, origins, releases, slurm_opti
 from harness.cluster import node_state, slurm
 from harness.cluster.slurm import FINISHED, Node, SlurmCluster
 from harness.elastic import provisioning
-from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError
+from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import SHARED_DIRECTORY, Host, Plan
@@ -624,10 +624,18 @@ def _drain(run: OpenRun, step: Step) -> None:
 
 
 def drain(cluster: SlurmCluster, nodes: Sequence[str], reason: str) -> None:
-    """Drain nodes, and wait for the jobs that they run."""
+    """Drain nodes, and wait for the jobs that they run; WaitTimeout names those that do not end."""
     folded = hostlist.fold(nodes)
     cluster.run("scontrol", "update", f"NodeName={folded}", "State=DRAIN", f"Reason={reason}")
-    _wait_for_states(cluster, nodes, node_state.is_drained, "to drain")
+    try:
+        _wait_for_states(cluster, nodes, node_state.is_drained, "to drain")
+    except WaitTimeout as error:
+        left = [
+            f"job {job.job_id} {job.state}"
+            for job in cluster.jobs("--local")
+            if job.state not in FINISHED and {*nodes} & {*hostlist.expand(job.node_list)}
+        ]
+        raise WaitTimeout(f"{error}; {', '.join(left)}") from error
 
 
 def _park(run: OpenRun, step: Step) -> None:

@@ -28,6 +28,7 @@ clusters:
     options:
       AuthInfo: cred_expire=6  # seconds that a requeued job waits at least
       MinJobAge: 3600
+      SlurmdTimeout: 30  # see test_upgrade.py
 accounting:
   accounts: {physics: {}}
 users:

@@ -30,6 +30,8 @@ clusters:
       SchedulerParameters:
         [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
          requeue_delay=1]
+      # A job whose launch was lost with the old slurmctld is missed within 200 seconds.
+      SlurmdTimeout: 30
       AuthInfo: cred_expire=6  # seconds that a requeued job waits at least
       MinJobAge: 3600
       OPTION
@@ -173,6 +175,8 @@ clusters:
       SchedulerParameters:
         [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
          requeue_delay=1]
+      # A job whose launch was lost with the old slurmctld is missed within 200 seconds.
+      SlurmdTimeout: 30
       AuthInfo: cred_expire=6
 accounting: {host: ctl, image: OLD, accounts: {physics: {}}}
 users:
