@@ -20,6 +20,10 @@ _FIELDS = (
 )
 
 
+# Seconds before the beginning in which the first jobs are submitted: those of `--running`.
+_EARLIEST = 60
+
+
 class _Row(NamedTuple):
     """A line of sacct: an execution of a job, in the order of the fields above."""
 
@@ -64,7 +68,8 @@ def query(cluster: SlurmCluster, begin: float) -> dict[str, str]:
     """Return what Slurm's commands print about the jobs since a simulated time."""
     # sacct compares with the real clock unless both times are given.
     since, until = (
-        f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}" for at in (begin - 60, begin + 1e9)
+        f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}"
+        for at in (begin - _EARLIEST, begin + 1e9)
     )
     sacct = ("sacct", "--allusers", "--allocations", "--duplicates", "--parsable2", "--noheader")
     queries = {
@@ -101,6 +106,10 @@ def outcomes(
     rows: dict[tuple[str, str], list[_Row]] = {}
     for line in printed["sacct"].splitlines():
         row = _Row(*line.split("|", len(_Row._fields) - 1))
+        # A job that ran when an earlier repeat ended has no end in accounting, and still overlaps.
+        submitted = _since(begin, row.submit)
+        if submitted is not None and submitted < -_EARLIEST - 1:
+            continue
         for index in _indices(row.job_id):
             rows.setdefault((row.name, index), []).append(row)
     waiting = _pending(printed["squeue"])

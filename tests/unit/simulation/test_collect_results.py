@@ -18,7 +18,9 @@ JOBS = (
 
 
 def row(job_id: str, name: int, state: str, times: str, flags: str = "", nodes: str = "n1") -> str:
-    moments = [str(int(BEGIN) + int(at)) if at.isdigit() else at for at in times.split()]
+    moments = [
+        str(int(BEGIN) + int(at)) if at.lstrip("-").isdigit() else at for at in times.split()
+    ]
     facts = [*("2", "2", "bob", "physics", "batch", "normal"), flags, nodes]
     return "|".join([job_id, str(name), state, *moments, *facts])
 
@@ -42,6 +44,15 @@ def test_a_job_that_ended_has_its_times_since_the_beginning() -> None:
     assert (job.job_id, job.submit, job.eligible, job.start, job.end) == (7, 0, 1, 4, 34)
     assert (job.nodes, job.cpus, job.backfilled) == (("n1", "n2"), 2, True)
     assert job.held == (("Priority", 4.0),)
+
+
+def test_a_job_that_ran_when_an_earlier_repeat_ended_is_not_of_this_one() -> None:
+    earlier = row("7", 0, "RUNNING", "-3000 -3000 -2990 Unknown")
+    assert outcomes([earlier])["plain"].start is None
+    found = outcomes([earlier, row("7", 0, "COMPLETED", "0 0 4 34")])["plain"]
+    assert (found.submit, found.start, found.restarts) == (0, 4, 0)
+    just_before = outcomes([row("7", 0, "RUNNING", "-60 -60 -60 Unknown")])["plain"]
+    assert just_before.start == -60
 
 
 def test_elements_of_arrays_are_told_apart_even_if_they_are_pending() -> None:
