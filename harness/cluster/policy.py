@@ -204,12 +204,10 @@ class _Policy:
         validate_group().
         """
         options = self.partitions()[partition]
-        groups = self.plan.scenario.groups
         own = {
             "accounts": self.listed_accounts(way.account),
             "qos": {way.qos},
-            "groups": {way.user}
-            | {name for name, group in groups.items() if way.user in group.users},
+            "groups": self.plan.scenario.groups_of(way.user),
         }
         refusing = []
         for kind, names in own.items():

@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness import deploy as deployment
-from harness import lifecycle, scenario, slurm_options
+from harness import lifecycle, scenario
 from harness.cluster import node_state, slurm
 from harness.cluster.slurm import FINISHED, Job, SlurmCluster
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
+from harness.faults.database import SLURMDBD
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Host, Plan, make_plan
@@ -421,7 +421,9 @@ class _Action:
                 self._systemctl("start", "slurmd")
             case "start slurmdbd":
                 self._systemctl("start", "slurmdbd")
-                self._wait_for_slurmdbd()
+                # systemctl does not wait until it listens, and slurmctld would log errors.
+                for host in new.with_daemon("slurmdbd"):
+                    self._run_on(host.name, "sh", "-c", f"{SLURMDBD} wait_for_slurmdbd")
             case "all":
                 self._systemctl("stop", "slurmctld")
                 self._systemctl("restart", "slurmd")
@@ -445,20 +447,6 @@ class _Action:
         for host in self.rehearsal.new.with_daemon(daemon):
             if host.cluster is None or host.cluster in self.clusters:
                 self._run_on(host.name, "systemctl", verb, daemon)
-
-    def _wait_for_slurmdbd(self) -> None:
-        """Wait until slurmdbd listens: systemctl does not, and slurmctld would log errors."""
-        port = slurm_options.port_of(
-            slurm_options.slurmdbd_conf(self.rehearsal.new.scenario), "slurmdbd"
-        )
-        connect = ["bash", "-c", f": > /dev/tcp/localhost/{port}"]
-        for host in self.rehearsal.new.with_daemon("slurmdbd"):
-            wait_until(
-                partial(self.run.ssh.run, host.name, connect, check=False),
-                lambda result: result.exit_code == 0,
-                what=f"slurmdbd on {host.name} to listen",
-                timeout=_PATIENCE,
-            )
 
     def _run_command(self) -> None:
         """Run a command such as "restart UNIT" or "run systemd-sysusers"."""

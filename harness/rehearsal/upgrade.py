@@ -625,8 +625,7 @@ def _drain(run: OpenRun, step: Step) -> None:
 
 def drain(cluster: SlurmCluster, nodes: Sequence[str], reason: str) -> None:
     """Drain nodes, and wait for the jobs that they run; WaitTimeout names those that do not end."""
-    folded = hostlist.fold(nodes)
-    cluster.run("scontrol", "update", f"NodeName={folded}", "State=DRAIN", f"Reason={reason}")
+    _set_state(cluster, nodes, "DRAIN", reason)
     try:
         _wait_for_states(cluster, nodes, node_state.is_drained, "to drain")
     except WaitTimeout as error:
@@ -714,11 +713,12 @@ def _wait_for_states(
     )
 
 
-def _set_state(cluster: SlurmCluster, nodes: Sequence[str], state: str) -> None:
+def _set_state(
+    cluster: SlurmCluster, nodes: Sequence[str], state: str, reason: str = "upgrade"
+) -> None:
     """Change the state of nodes; a node that drains needs a reason."""
-    cluster.run(
-        "scontrol", "update", f"NodeName={hostlist.fold(nodes)}", f"State={state}", "Reason=upgrade"
-    )
+    names = f"NodeName={hostlist.fold(nodes)}"
+    cluster.run("scontrol", "update", names, f"State={state}", f"Reason={reason}")
 
 
 def _nodes_of(run: OpenRun, step: Step) -> Iterator[tuple[SlurmCluster, list[str]]]:

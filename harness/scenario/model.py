@@ -1077,6 +1077,10 @@ class Scenario(Installed):
         own = [(self.of_cluster(name), [name]) for name in self.clusters if name not in common]
         return [*([(self, common)] if common else []), *own]
 
+    def groups_of(self, user: str) -> set[str]:
+        """Return the groups that a user is in: the one of the same name, and those that name it."""
+        return {user, *(name for name, group in self.groups.items() if user in group.users)}
+
     def release_of(self, part: Cluster | Accounting) -> str:
         """Return the release of a cluster or of slurmdbd."""
         return part.release or self.release

@@ -83,8 +83,7 @@ class Jobs:
     def _is_in(self, partition: drift.Options, user: str) -> bool:
         """Return whether a user is in one of the groups that a partition allows."""
         allowed = partition.get("allowgroups") or "ALL"
-        groups = self.plan.scenario.groups
-        own = {user, *(name for name, group in groups.items() if user in group.users)}
+        own = self.plan.scenario.groups_of(user)
         return allowed.upper() == "ALL" or bool(own & {*allowed.split(",")})
 
     def partition_options(self, cluster: str, partition: drift.Options) -> list[str]:

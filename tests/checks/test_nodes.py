@@ -253,8 +253,7 @@ def wrong_users(seen: Mapping[str, Sequence[str]], plan: Plan) -> list[str]:
         }
         wanted = usual | {"uid": str(configured.uid), "home": f"/home/{user}"}
         if plan.capabilities.engine:
-            own = {name for name, group in plan.scenario.groups.items() if user in group.users}
-            groups = " ".join(sorted({user, *own}))
+            groups = " ".join(sorted(plan.scenario.groups_of(user)))
             wanted |= {"gid": str(configured.uid), "shell": "/bin/bash", "groups": groups}
         for host, user_facts in facts.items():
             if not user_facts["uid"]:
