@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from pathlib import Path
@@ -22,12 +22,14 @@ from harness.cluster import node_state, slurm
 from harness.cluster.history import Recorder
 from harness.cluster.slurm import SlurmCluster
 from harness.elastic import provisioning
-from harness.errors import UsageError
+from harness.errors import CannotVerify, UsageError
 from harness.open_run import OpenRun, Say
 from harness.parsing import hostlist
 from harness.plan import Host
 from harness.providers import CanCreate, Provider, ability
 from harness.render import RenderedFile, template
+from harness.simulation import session
+from harness.simulation.session import PolicySource
 from harness.wait import wait_until
 
 # Time limit in seconds for nodes that come up or go down.
@@ -201,6 +203,63 @@ def nodes(
         "benchmark": "nodes",
         "scenario": scenario_path.stem,
         "release": run.plan.releases()[name],
+        "rows": rows,
+    }
+
+
+def simulations(
+    scenario_path: Path,
+    provider: Provider,
+    runs: Path,
+    say: Say,
+    *,
+    choices: Sequence[str] = (),
+    counts: Sequence[int] = (100, 200, 500),
+    jobs_a_day: Sequence[int] = (1000, 5000, 10000),
+    hours: float = 2.0,
+) -> dict[str, Any]:
+    """Measure how fast simulations are, for growing numbers of nodes and of jobs.
+
+    Each simulates `hours` in which generated jobs are submitted. For each, returns the number of
+    simulated hours per hour, which parts of the real time the clock was slow for which reason, and
+    what was wrong if it did not keep time.
+    """
+    read = scenario.load(scenario_path, choices)
+    name, cluster = next(iter(read.clusters.items()))
+    if len(cluster.nodes) != 1:
+        raise UsageError(
+            f"{scenario_path}: cluster {name} does not have a single group of nodes",
+            hint="scenarios/simulate.yml has one",
+        )
+    rows = []
+    for count in sorted(counts):
+        policy = PolicySource(
+            f"{count} nodes", scenario_path, (f"clusters.{name}.nodes.0.name=n[1-{count}]",)
+        )
+        for jobs_of_day in sorted(jobs_a_day):
+            say(f"{count} nodes, {jobs_of_day} jobs a day")
+            number = max(1, round(jobs_of_day * hours / 24))
+            options = session.Options(number, hours)
+            prepared = session.prepare([policy], provider, runs, say, choices, options, "")
+            report, comparison = session.run(prepared, 1, keep=False, directory=None)
+            if not comparison:
+                raise CannotVerify(report.problem)
+            ((simulation,),) = (policy.simulations for policy in comparison.policies)
+            quality = simulation.quality
+            rows.append(
+                {
+                    "nodes": count,
+                    "jobs_a_day": jobs_of_day,
+                    "rate": round(quality.rate, 1),
+                    "slowed": quality.slowed,
+                    "problems": list(quality.problems),
+                }
+            )
+    return {
+        "benchmark": "simulations",
+        "scenario": scenario_path.stem,
+        "release": simulation.release,
+        "hours": hours,
         "rows": rows,
     }
 
@@ -394,24 +453,35 @@ def _wait_until_powered_down(cluster: SlurmCluster, names: Sequence[str]) -> Non
 
 
 def plot(result: dict[str, Any]) -> str:
-    """Return an SVG plot of the result of `nodes`: each quantity against the number of nodes.
+    """Return an SVG plot of the result of `nodes`: each quantity against the number of nodes."""
+    return _plot(
+        {
+            title: [(row["nodes"], row[name]) for row in result["rows"]]
+            for name, title in _PLOTTED.items()
+        }
+    )
 
-    Both axes begin at zero.
-    """
-    most = max(row["nodes"] for row in result["rows"])
-    panels = {}
-    for name, title in _PLOTTED.items():
-        top = max(row[name] for row in result["rows"]) or 1
-        panels[title] = [
-            (
-                round(_WIDTH * row["nodes"] / most),
-                round(_HEIGHT * (1 - row[name] / top)),
-                row["nodes"],
-                row[name],
-            )
-            for row in result["rows"]
+
+def plot_simulations(result: dict[str, Any]) -> str:
+    """Return an SVG plot of the result of `simulations`: the rate against the number of nodes."""
+    panels: dict[str, list[tuple[int, float]]] = {}
+    for row in result["rows"]:
+        title = f"simulated h per h, {row['jobs_a_day']} jobs a day"
+        panels.setdefault(title, []).append((row["nodes"], row["rate"]))
+    return _plot(panels)
+
+
+def _plot(panels: Mapping[str, Sequence[tuple[int, float]]]) -> str:
+    """Return a plot of values against numbers of nodes, by title; all axes begin at zero."""
+    placed = {}
+    for title, points in panels.items():
+        most = max(nodes for nodes, _ in points)
+        top = max(value for _, value in points) or 1
+        placed[title] = [
+            (round(_WIDTH * nodes / most), round(_HEIGHT * (1 - value / top)), nodes, value)
+            for nodes, value in points
         ]
-    return template("plot.svg", panels=panels, width=_WIDTH, height=_HEIGHT)
+    return template("plot.svg", panels=placed, width=_WIDTH, height=_HEIGHT)
 
 
 def _seconds(run: OpenRun) -> dict[str, float]:

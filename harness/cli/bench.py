@@ -16,8 +16,8 @@ from harness.shipped_files import SCENARIOS
 
 app = typer.Typer(cls=Group, no_args_is_help=True, help="Measure the harness itself.")
 Repeat = Annotated[int, typer.Option(min=1, help="Number of rounds; the median is reported.")]
-FEDERATION, ELASTIC, SCALE = (
-    SCENARIOS / f"{name}.yml" for name in ("federation", "elastic-l3", "scale")
+FEDERATION, ELASTIC, SCALE, SIMULATE = (
+    SCENARIOS / f"{name}.yml" for name in ("federation", "elastic-l3", "scale", "simulate")
 )
 
 
@@ -136,6 +136,75 @@ def nodes_(
     out.print(
         f"{result['scenario']}: release {result['release']}; "
         f"{output / 'nodes.json'}, {output / 'nodes.svg'}"
+    )
+    return None
+
+
+@app.command("simulations")
+def simulations_(
+    scenario_path: Annotated[Path, _shipped(SIMULATE)] = SIMULATE,
+    release: Releases = None,
+    nodes: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1, help="A number of nodes. Can be repeated.", show_default="100, 200, 500"
+        ),
+    ] = None,
+    jobs: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="A number of jobs a day. Can be repeated.",
+            show_default="1000, 5000, 10000",
+        ),
+    ] = None,
+    hours: Annotated[float, typer.Option(min=0.1, help="Number of hours to simulate.")] = 2.0,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Directory for simulations.json and simulations.svg."),
+    ] = Path(),
+    format_: FormatOption = Format.text,
+    runs: Runs = DEFAULT_RUNS,
+) -> None:
+    """Measure how fast simulations are, for growing numbers of nodes and jobs."""
+    from harness import bench, providers
+
+    must_be_writable(output)
+    result = bench.simulations(
+        scenario_path,
+        providers.get("docker"),
+        runs,
+        progress(),
+        choices=release or (),
+        hours=hours,
+        **({"counts": nodes} if nodes else {}),
+        **({"jobs_a_day": jobs} if jobs else {}),
+    )
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "simulations.json").write_text(json.dumps(result, indent=2) + "\n")
+    (output / "simulations.svg").write_text(bench.plot_simulations(result))
+    if format_ is Format.json:
+        return print_json(result)
+    headings = ("nodes", "jobs a day", "simulated h per h", "clock slowed by", "kept time")
+    out.print(
+        table_of(
+            headings,
+            (
+                (
+                    str(row["nodes"]),
+                    str(row["jobs_a_day"]),
+                    str(row["rate"]),
+                    ", ".join(f"{reason} {part:.0%}" for reason, part in row["slowed"].items()),
+                    "no" if row["problems"] else "yes",
+                )
+                for row in result["rows"]
+            ),
+            justify="right",
+        )
+    )
+    out.print(
+        f"{result['scenario']}: release {result['release']}, {result['hours']:g} hours each; "
+        f"{output / 'simulations.json'}, {output / 'simulations.svg'}"
     )
     return None
 

@@ -26,8 +26,6 @@ from harness.cli.printing import Format, print_json, print_report, progress
 from harness.errors import UsageError
 
 app = typer.Typer()
-# Simulated seconds per second while Slurm works, and while nothing happens.
-_LOW, _TOP = 20.0, 100.0
 # A begin and a length, in hours.
 _TIMES = re.compile(r"(\d+(?:\.\d+)?)\+(\d+(?:\.\d+)?)", re.ASCII)
 
@@ -128,8 +126,8 @@ def simulate(
     rate: Annotated[
         float | None,
         typer.Option(
-            help=f"Simulated seconds per second; default: {_TOP:.0f} while nothing "
-            f"happens, at most {_LOW:.0f} while Slurm works.",
+            help="Simulated seconds per second; default: 100 while nothing happens, at most 20 "
+            "while Slurm works.",
             min=1,
             max=100,
             show_default=False,
@@ -151,7 +149,7 @@ def simulate(
     """
     from harness.cli.simulation_summary import print_comparison
     from harness.simulation import session
-    from harness.simulation.execution import Rates
+    from harness.simulation.execution import GOVERNED, Rates
 
     must_be_writable(report_directory)
     if trace is None and (begin or sample or running):
@@ -169,7 +167,7 @@ def simulate(
         failures=tuple(map(_failure, node_failure or ())),
         think_time=think_time,
         usage=usage,
-        rates=Rates(rate, rate) if rate else Rates(low=_LOW, top=_TOP),
+        rates=Rates(rate, rate) if rate else GOVERNED,
     )
     found = session.sources([scenario_path, *(changed or ())], settings or ())
     source = find_provider(provider, runs)

@@ -51,6 +51,9 @@ class Rates:
     top: float
 
 
+GOVERNED = Rates(low=20.0, top=100.0)
+
+
 @dataclass
 class Policy:
     """A policy to simulate: its name, its run, and what to submit, for how long.
@@ -181,6 +184,7 @@ class _DriverReport:
     held: dict[str, dict[str, float]] = field(default_factory=dict)
     suspensions: dict[str, list[tuple[float, float | None]]] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
+    slowed: dict[str, float] = field(default_factory=dict)
 
     def take(self, report: dict[str, Any]) -> None:
         """Record what the driver prints."""
@@ -196,6 +200,7 @@ class _DriverReport:
                 self.end, self.ended = report["end"], True
                 self.refused, self.held = report["refused"], report["held"]
                 self.suspensions, self.due = report["suspensions"], report["due"]
+                self.slowed = report["slowed"]
 
 
 def _restart_daemons(policy: Policy) -> None:
@@ -406,6 +411,7 @@ def _gather(policy: Policy, repeat: int, facts: _DriverReport) -> Simulation:
         seconds=facts.real,
         clock_skew=_skew(run),
         late_due=facts.due,
+        slowed=facts.slowed,
     )
     names = run.plan.scenario.clusters[policy.cluster].node_names()
     return Simulation(

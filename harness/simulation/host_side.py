@@ -217,6 +217,8 @@ class Governor:
         self.next_event = 0.0
         self.submitting: dict[str, float] = {}
         self.ending: dict[int, float] = {}
+        # For how many real seconds the clock was slower than `top`, by reason.
+        self.slowed: dict[str, float] = {}
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._govern, daemon=True)
 
@@ -234,7 +236,7 @@ class Governor:
 
     def _govern(self) -> None:
         before, (usage, waiting) = time.monotonic(), self._cpu_times()
-        busy_until, recent_usage, recent_waiting = before, 0.0, 0.0
+        busy_until, recent_usage, recent_waiting, work = before, 0.0, 0.0, ""
         while not self._stopped.wait(_LOOK_EVERY):
             moment, (usage_now, waiting_now) = time.monotonic(), self._cpu_times()
             passed = moment - before
@@ -248,10 +250,13 @@ class Governor:
             unanswered = [*self.submitting.values(), *self.ending.values()]
             if (usage_now - usage + waiting_now - waiting) / passed > _BUSY * 1e6 or unanswered:
                 busy_until = moment + _REST
+                work = "submitting" if self.submitting else "ending" if self.ending else "computing"
             before, usage, waiting = moment, usage_now, waiting_now
             near = self.next_event - self.clock.now() < self.top * _AHEAD
             rate = self.top
             if near or moment < busy_until:
+                reason = work if moment < busy_until else "next event"
+                self.slowed[reason] = self.slowed.get(reason, 0.0) + passed
                 stretch = (recent_usage + recent_waiting) / max(recent_usage, 1.0)
                 rate = max(1.0, float(int(self.low / max(1.0, stretch))))
             if moment - min(unanswered, default=moment) > _SLOW_ANSWER:
@@ -362,7 +367,8 @@ class Driver:
         self.governor.stop()
         self._report("progress", **self._progress())
         facts = {"refused": self.refused, "held": self.held, "due": self.due}
-        self._report("end", end=self.clock.now(), suspensions=self.suspensions, **facts)
+        facts |= {"suspensions": self.suspensions, "slowed": self.governor.slowed}
+        self._report("end", end=self.clock.now(), **facts)
 
     def _make_plan(self) -> None:
         """Plan when jobs are submitted and nodes fail, except jobs whose users think first."""

@@ -39,6 +39,8 @@ _QUALITY = {
     "false_timeouts": "false timeouts",
     "clock_skew": "clock skew, s",
 }
+_SLOWED = "clock slowed by"
+
 _COUNTS = {
     "refused": "refused",
     "timed_out": "timed out",
@@ -107,7 +109,7 @@ def html(comparison: Comparison) -> str:
             for policy in policies
             for simulation in policy.simulations
         ],
-        quality_names=[*_QUALITY.values()],
+        quality_names=[*_QUALITY.values(), _SLOWED],
         scheduler=_scheduler(policies),
         settings=[
             *dict.fromkeys(
@@ -285,4 +287,5 @@ def _scheduler(policies: Sequence[Policy]) -> list[Row]:
 
 
 def _quality(quality: dict[str, Any]) -> list[str]:
-    return [f"{quality[name]:.1f}".removesuffix(".0") for name in _QUALITY]
+    slowed = ", ".join(f"{reason} {part:.0%}" for reason, part in quality["slowed"].items())
+    return [*(f"{quality[name]:.1f}".removesuffix(".0") for name in _QUALITY), slowed or "-"]

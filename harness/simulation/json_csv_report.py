@@ -255,6 +255,7 @@ def _details(policies: Sequence[Policy]) -> Iterator[list[Any]]:
         for simulation, measured in zip(policy.simulations, policy.measures, strict=True):
             quality = asdict(simulation.quality)
             quality.pop("problems")
+            slowed = quality.pop("slowed")
             share_of = {f"{share.account}/{share.user}": share for share in measured.shares}
             kinds: dict[str, dict[str, Any]] = {
                 "state": measured.states,
@@ -264,6 +265,7 @@ def _details(policies: Sequence[Policy]) -> Iterator[list[Any]]:
                 "usage": {name: share.usage for name, share in share_of.items()},
                 "scheduler": simulation.scheduler,
                 "quality": quality,
+                "slowed": slowed,
             }
             for kind, values in kinds.items():
                 for name, value in values.items():

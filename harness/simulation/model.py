@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import Field
@@ -63,6 +63,10 @@ class Quality:
     false_timeouts: int  # jobs that timed out although the trace has them end earlier
     clock_skew: float  # largest difference between the clocks of two daemons
     problems: tuple[str, ...] = ()  # what is out of bounds, and what to do
+    # In which part of the real time the clock ran below its highest rate, and why: sbatch had not
+    # answered (submitting), slurmctld had not recorded the end of a job (ending), the daemons used
+    # a CPU or waited for one (computing), or something was about to happen (next event).
+    slowed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

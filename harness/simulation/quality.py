@@ -34,10 +34,12 @@ def measure(
     seconds: float,
     clock_skew: float,
     late_due: Mapping[str, float] | None = None,
+    slowed: Mapping[str, float] | None = None,
 ) -> Quality:
     """Return the quality of a simulation with these outcomes.
 
     `late_due` has when submissions were due, by their keys, if not at the time in the trace.
+    `slowed` has for how many of the real seconds the clock was slow, by reason.
     """
     known = late_due or {}
     jobs = {job.id: job for submission in submissions for job in submission.jobs.values()}
@@ -71,6 +73,11 @@ def measure(
         lateness_p95=_percentile(lateness),
         false_timeouts=false_timeouts,
         clock_skew=clock_skew,
+        slowed={
+            reason: round(part / seconds, 3)
+            for reason, part in sorted((slowed or {}).items())
+            if seconds
+        },
     )
     return _with_problems(quality, _mean(run_times))
 

@@ -35,7 +35,7 @@ from harness.simulation import (
 )
 from harness.simulation.adapted_timeouts import ScaledSetting
 from harness.simulation.comparison import Comparison
-from harness.simulation.execution import Policy, Rates
+from harness.simulation.execution import GOVERNED, Policy, Rates
 from harness.simulation.model import Simulation
 from harness.simulation.trace import Trace
 
@@ -54,13 +54,13 @@ class Options:
     these have ended. `usage` is a file with the usage at the beginning.
     """
 
-    trace: Path | None
     jobs: int
     hours: float | None
-    begin: float
-    by: scaling.By
-    seed: int
-    rates: Rates
+    trace: Path | None = None
+    begin: float = 0.0
+    by: scaling.By = "nodes"
+    seed: int = 1
+    rates: Rates = GOVERNED
     running: bool = False
     warm_up: float = 0.0
     maintenance: tuple[tuple[float, float], ...] = ()

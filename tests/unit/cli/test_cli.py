@@ -174,6 +174,7 @@ def test_completion_knows_the_verbs(tmp_path: Path) -> None:
         ["images", "save", "."],
         ["images", "save", "missing/images.tar"],
         ["bench", "nodes", "-o", "file"],
+        ["bench", "simulations", "-o", "file"],
     ],
     ids=lambda arguments: " ".join(word for word in arguments if isinstance(word, str)),
 )

@@ -69,6 +69,14 @@ def test_a_job_is_due_when_its_user_has_thought() -> None:
     assert found.lateness_mean == 1
 
 
+def test_time_in_which_the_clock_was_slow_is_a_part_of_the_real_time() -> None:
+    reasons = {"submitting": 2.5, "ending": 5.0}
+    found = quality.measure(
+        submissions(TRACE), EXACT, rate=30, seconds=10, clock_skew=0, slowed=reasons
+    )
+    assert found.slowed == {"ending": 0.5, "submitting": 0.25}
+
+
 def test_a_timeout_of_a_job_that_ends_before_its_limit_is_a_problem() -> None:
     found = measured([replace(EXACT[0], state="TIMEOUT"), *EXACT[1:]])
     assert found.false_timeouts == 1

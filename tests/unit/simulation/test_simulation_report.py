@@ -20,7 +20,7 @@ _EVIL = '<script>alert("1")</script>'
 
 def _simulations(problems: tuple[str, ...] = (), jobs: int = 30) -> Iterator[Simulation]:
     """Yield three repeats of two policies; with the second, jobs wait longer."""
-    quality = Quality(30.0, 120.0, 0.1, 0.4, 0.2, 0.9, 0, 0.01, problems)
+    quality = Quality(30.0, 120.0, 0.1, 0.4, 0.2, 0.9, 0, 0.01, problems, {"ending": 0.25})
     for policy, wait in (("site.yml", 60), ("changed.yml", 600)):
         for repeat in (1, 2, 3):
             outcomes = [
@@ -218,6 +218,7 @@ def test_spreadsheets_get_everything_else_by_name(directory: Path) -> None:
     assert (first["share", "physics/user0"], first["usage", "physics/user0"]) == ("0.5", "0.75")
     assert first["scheduler", "Jobs started"] == "30.0"
     assert first["quality", "rate"] == "30.0"
+    assert first["slowed", "ending"] == "0.25"
     counts = rows["measures.csv"][0]
     assert (counts["refused"], counts["timed_out"], counts["backfilled"]) == ("1", "0", "0.5")
     times = [row for row in rows["over_time.csv"] if row["repeat"] == "1"]
