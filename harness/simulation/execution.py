@@ -226,8 +226,8 @@ def _restart_daemons(policy: Policy) -> None:
     _on_each_host(hosts, partial(_ask, run, request={"verb": "wipe", "patterns": saved}))
     if seconds:
         _ask(run, policy.controller, {"verb": "save", "path": file, "content": content})
-    # At the low rate, daemons have time to start.
-    rates = {"rate": policy.rates.low, "top": policy.rates.top}
+    # In real time, all daemons start within a few simulated seconds.
+    rates = {"rate": 1.0, "top": policy.rates.top}
     _ask(run, policy.controller, {"verb": "make_clock", "epoch": epoch, **rates})
     _on_each_host(hosts, partial(_ask, run, request={"verb": "use_clock"}))
     _start(run)

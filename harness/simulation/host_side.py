@@ -73,6 +73,8 @@ _FOREVER = {
 }
 # Simulated seconds without a running job or any change, after which the other jobs wait forever.
 _STANDSTILL = 6 * 3600
+# Half of it is the longest time, in simulated seconds, for which daemons idle before the beginning.
+_LONGEST_IDLE = 3600
 
 
 class Clock:
@@ -342,9 +344,10 @@ class Driver:
         for thread in threads:
             thread.start()
         watcher = threading.Thread(target=self._watch, daemon=True)
+        self.clock.set_rate(self.governor.low)
         # Jobs submitted before the beginning were already running at that time.
         lead = max(0.0, *(-job["submit"] for job in self.jobs))
-        self.begin = float(int(self.clock.now() + 2 * self.governor.low + lead) + 1)
+        self.begin = _begin(self.clock.now() + 2 * self.governor.low + lead)
         self.changed = self.begin
         self._make_plan()
         self._reserve()
@@ -623,6 +626,30 @@ class Driver:
 
     def _report(self, kind: str, **content: Any) -> None:
         print(json.dumps({"kind": kind, **content}), flush=True)
+
+
+def _begin(earliest: float) -> float:
+    """Return when a simulation begins: half-way between two calculations of fair-share usage.
+
+    slurmctld calculates it when it starts, and then in intervals of PriorityCalcPeriod; until the
+    next calculation, the user with the least usage comes first. If simulations began at different
+    moments of this interval, the jobs of an hour or less would start in different orders.
+    """
+    command = ["scontrol", "show", "config"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = (line.partition("=") for line in answer.splitlines())
+    facts = {key.strip(): value.strip() for key, _, value in lines}
+    started = time.mktime(time.strptime(facts["BOOT_TIME"], "%Y-%m-%dT%H:%M:%S"))
+    period = _seconds_of(facts.get("PriorityCalcPeriod", "00:05:00"))
+    first = started + min(period, _LONGEST_IDLE) / 2
+    return float(int(first + math.ceil(max(0.0, earliest - first) / period) * period))
+
+
+def _seconds_of(text: str) -> int:
+    """Return the seconds of a duration as Slurm prints it, such as 1-00:05:00."""
+    days, _, clock = text.rpartition("-")
+    hours, minutes, seconds = map(int, clock.split(":"))
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _scontrol(*words: str) -> None:
