@@ -347,7 +347,7 @@ class Driver:
         self.clock.set_rate(self.governor.low)
         # Jobs submitted before the beginning were already running at that time.
         lead = max(0.0, *(-job["submit"] for job in self.jobs))
-        self.begin = _begin(self.clock.now() + 2 * self.governor.low + lead)
+        self.begin = begin(self.clock.now() + 2 * self.governor.low + lead, _configuration())
         self.changed = self.begin
         self._make_plan()
         self._reserve()
@@ -628,17 +628,23 @@ class Driver:
         print(json.dumps({"kind": kind, **content}), flush=True)
 
 
-def _begin(earliest: float) -> float:
+def _configuration() -> dict[str, str]:
+    """Return what `scontrol show config` prints."""
+    command = ["scontrol", "show", "config"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = (line.partition("=") for line in answer.splitlines())
+    return {key.strip(): value.strip() for key, _, value in lines}
+
+
+def begin(earliest: float, facts: dict[str, str]) -> float:
     """Return when a simulation begins: half-way between two calculations of fair-share usage.
 
     slurmctld calculates it when it starts, and then in intervals of PriorityCalcPeriod; until the
     next calculation, the user with the least usage comes first. If simulations began at different
     moments of this interval, the jobs of an hour or less would start in different orders.
+
+    `facts` is what `scontrol show config` prints; times are in seconds since 1970.
     """
-    command = ["scontrol", "show", "config"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    lines = (line.partition("=") for line in answer.splitlines())
-    facts = {key.strip(): value.strip() for key, _, value in lines}
     started = time.mktime(time.strptime(facts["BOOT_TIME"], "%Y-%m-%dT%H:%M:%S"))
     period = _seconds_of(facts.get("PriorityCalcPeriod", "00:05:00"))
     first = started + min(period, _LONGEST_IDLE) / 2
@@ -646,7 +652,11 @@ def _begin(earliest: float) -> float:
 
 
 def _seconds_of(text: str) -> int:
-    """Return the seconds of a duration as Slurm prints it, such as 1-00:05:00."""
+    """Return the seconds of a duration as Slurm prints it.
+
+    >>> _seconds_of("1-00:05:00")
+    86700
+    """
     days, _, clock = text.rpartition("-")
     hours, minutes, seconds = map(int, clock.split(":"))
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
