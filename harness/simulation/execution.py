@@ -157,7 +157,7 @@ def simulate(policy: Policy, repeat: int) -> Simulation:
         interrupted = None
         facts = _DriverReport()
         try:
-            _run_driver(policy, facts)
+            _run_driver(policy, repeat, facts)
         except KeyboardInterrupt as error:
             if not facts.begin:
                 raise
@@ -302,11 +302,12 @@ def _wait_for_slurmdbd(run: OpenRun) -> None:
         )
 
 
-def _run_driver(policy: Policy, facts: _DriverReport) -> None:
+def _run_driver(policy: Policy, repeat: int, facts: _DriverReport) -> None:
     """Submit the trace's jobs and end them, until the driver on the controller is done."""
     run, controller = policy.run, policy.controller
     request = {
         "verb": "drive",
+        "repeat": repeat,
         "low": policy.rates.low,
         "top": policy.rates.top,
         "seconds": policy.hours * _HOUR if policy.hours else _FOREVER,

@@ -73,8 +73,9 @@ _FOREVER = {
 }
 # Simulated seconds without a running job or any change, after which the other jobs wait forever.
 _STANDSTILL = 6 * 3600
-# Half of it is the longest time, in simulated seconds, for which daemons idle before the beginning.
+# The longest time, in simulated seconds, for which daemons idle before the beginning.
 _LONGEST_IDLE = 3600
+_GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 class Clock:
@@ -292,6 +293,7 @@ class Driver:
         self.governor = Governor(self.clock, request["low"], request["top"])
         self.jobs: list[dict[str, Any]] = request["jobs"]
         self.until = request["seconds"]
+        self.repeat: int = request["repeat"]
         self.maintenance: list[list[float]] = request["maintenance"]
         self.failures: list[tuple[str, float, float]] = request["failures"]
         self.ids: dict[str, str] = {}
@@ -347,7 +349,8 @@ class Driver:
         self.clock.set_rate(self.governor.low)
         # Jobs submitted before the beginning were already running at that time.
         lead = max(0.0, *(-job["submit"] for job in self.jobs))
-        self.begin = begin(self.clock.now() + 2 * self.governor.low + lead, _configuration())
+        earliest = self.clock.now() + 2 * self.governor.low + lead
+        self.begin = begin(earliest, self.repeat, _configuration())
         self.changed = self.begin
         self._make_plan()
         self._reserve()
@@ -636,18 +639,20 @@ def _configuration() -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in lines}
 
 
-def begin(earliest: float, facts: dict[str, str]) -> float:
-    """Return when a simulation begins: half-way between two calculations of fair-share usage.
+def begin(earliest: float, repeat: int, facts: dict[str, str]) -> float:
+    """Return when a repeat begins: each at another moment between two calculations of usage.
 
-    slurmctld calculates it when it starts, and then in intervals of PriorityCalcPeriod; until the
-    next calculation, the user with the least usage comes first. If simulations began at different
-    moments of this interval, the jobs of an hour or less would start in different orders.
+    slurmctld calculates fair-share usage when it starts, and then in intervals of
+    PriorityCalcPeriod; until the next calculation, the user with the least usage comes first. On a
+    real cluster, a trace begins at any moment of this interval. So that the spread between repeats
+    shows what that changes, their moments are spread evenly, however many repeats there are: they
+    follow the golden ratio. Policies are compared at the same moments.
 
     `facts` is what `scontrol show config` prints; times are in seconds since 1970.
     """
     started = time.mktime(time.strptime(facts["BOOT_TIME"], "%Y-%m-%dT%H:%M:%S"))
     period = _seconds_of(facts.get("PriorityCalcPeriod", "00:05:00"))
-    first = started + min(period, _LONGEST_IDLE) / 2
+    first = started + min(period, _LONGEST_IDLE) * (repeat * _GOLDEN_RATIO % 1)
     return float(int(first + math.ceil(max(0.0, earliest - first) / period) * period))
 
 
