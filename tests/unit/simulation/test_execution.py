@@ -96,7 +96,7 @@ def _interrupted(ssh: _InterruptedSsh) -> execution._DriverReport:
     )
     facts = execution._DriverReport()
     with pytest.raises(KeyboardInterrupt):
-        execution._run_driver(policy, facts)
+        execution._run_driver(policy, 1, facts)
     return facts
 
 
