@@ -12,6 +12,9 @@
  * highest rate nothing wakes up early. Timers and alarms cannot look again: they expire as at the
  * highest rate, too early if the rate is lower; Slurm's users of timer_create() (conmgr) check the
  * time and set the timer again.
+ *
+ * While a wait for a condition looks again, a signal would be lost, because nobody waits for it in
+ * that moment. So signals are counted, and the wait ends if there was one.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -54,8 +57,17 @@ static int (*real_epoll_pwait)(int, struct epoll_event *, int, int, const sigset
 static int (*real_cond_timedwait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
 static int (*real_cond_clockwait)(pthread_cond_t *, pthread_mutex_t *, clockid_t,
                   const struct timespec *);
+static int (*real_cond_signal)(pthread_cond_t *);
+static int (*real_cond_broadcast)(pthread_cond_t *);
 static int (*real_timer_create)(clockid_t, struct sigevent *, timer_t *);
 static int (*real_timer_settime)(timer_t, int, const struct itimerspec *, struct itimerspec *);
+
+/* Some architectures also have an older version of these, which dlsym() would find. */
+static void *condition_function(const char *name)
+{
+    void *found = dlvsym(RTLD_NEXT, name, "GLIBC_2.3.2");
+    return found ? found : dlsym(RTLD_NEXT, name);
+}
 
 __attribute__((constructor)) static void start(void)
 {
@@ -68,10 +80,9 @@ __attribute__((constructor)) static void start(void)
     real_timer_create = dlsym(RTLD_NEXT, "timer_create");
     real_timer_settime = dlsym(RTLD_NEXT, "timer_settime");
     real_cond_clockwait = dlsym(RTLD_NEXT, "pthread_cond_clockwait");
-    /* Some architectures also have an older version, which dlsym() would find. */
-    real_cond_timedwait = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
-    if (!real_cond_timedwait)
-        real_cond_timedwait = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+    real_cond_timedwait = condition_function("pthread_cond_timedwait");
+    real_cond_signal = condition_function("pthread_cond_signal");
+    real_cond_broadcast = condition_function("pthread_cond_broadcast");
     real_clock_gettime = dlsym(RTLD_NEXT, "clock_gettime");
 
     const char *path = getenv("SIMULATED_CLOCK");
@@ -299,16 +310,40 @@ int epoll_wait(int file, struct epoll_event *events, int most, int milliseconds)
     return epoll_pwait(file, events, most, milliseconds, NULL);
 }
 
+/* The number of signals of a condition; very rarely, another condition shares it. */
+static _Atomic uint32_t *signals_of(const pthread_cond_t *condition)
+{
+    static _Atomic uint32_t signals[1 << 16];
+    return &signals[(uint64_t)(uintptr_t)condition * 0x9e3779b97f4a7c15 >> 48];
+}
+
+int pthread_cond_signal(pthread_cond_t *condition)
+{
+    start();
+    atomic_fetch_add(signals_of(condition), 1);
+    return real_cond_signal(condition);
+}
+
+int pthread_cond_broadcast(pthread_cond_t *condition)
+{
+    start();
+    atomic_fetch_add(signals_of(condition), 1);
+    return real_cond_broadcast(condition);
+}
+
 int pthread_cond_clockwait(pthread_cond_t *condition, pthread_mutex_t *mutex, clockid_t clock,
                const struct timespec *deadline)
 {
     start();
     if (!is_simulated(clock))
         return real_cond_clockwait(condition, mutex, clock, deadline);
+    uint32_t before = atomic_load(signals_of(condition));
     for (;;) {
         int64_t wait = real_wait(nanoseconds(deadline), is_monotonic(clock));
         struct timespec moment = timespec_of(real_now() + wait);
         int error = real_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &moment);
+        if (error == ETIMEDOUT && atomic_load(signals_of(condition)) != before)
+            return 0;
         if (error != ETIMEDOUT || !wait)
             return error;
     }

@@ -15,6 +15,7 @@ from harness.simulation import host_side
 from support import SCENARIOS, Harness
 
 WAITS = Path(__file__).with_name("simulated_waits.py")
+SIGNALS = Path(__file__).with_name("signalled_waits.py")
 WAIT = 20.0
 # Sets the clock, and changes its rate after a while.
 PROGRAM = """
@@ -70,6 +71,20 @@ def test_waits_follow_a_rate_that_changes(host: OpenRun) -> None:
         assert least >= WAIT - 0.1, name
         # At the low rate it would take 20 s: no process sleeps through a change of the rate.
         assert real < WAIT / 2, name
+
+
+def test_a_wait_for_a_condition_misses_no_signal(host: OpenRun) -> None:
+    """Even if it comes while the wait looks at the clock, which it does every millisecond."""
+    program = """
+make_clock(1_900_000_000 * _SECOND, 1, 100)
+Clock(writable=True).set_rate(20)
+command = ["python3", "-c", {program!r}, "4000"]
+environment = dict(os.environ, **ENVIRONMENT)
+print(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True).stdout)
+"""
+    text = source_of_host_side() + program.format(program=SIGNALS.read_text())
+    answer = host.ssh.run(host.plan.hosts[0].name, ["python3", "-"], stdin=text, timeout=600)
+    assert int(answer.stdout) == 0
 
 
 def test_a_rate_that_nobody_renews_expires(host: OpenRun) -> None:
