@@ -185,6 +185,7 @@ class _DriverReport:
     suspensions: dict[str, list[tuple[float, float | None]]] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
     slowed: dict[str, float] = field(default_factory=dict)
+    longest_completing: float = 0.0
 
     def take(self, report: dict[str, Any]) -> None:
         """Record what the driver prints."""
@@ -201,6 +202,7 @@ class _DriverReport:
                 self.refused, self.held = report["refused"], report["held"]
                 self.suspensions, self.due = report["suspensions"], report["due"]
                 self.slowed = report["slowed"]
+                self.longest_completing = report["longest_completing"]
 
 
 def _restart_daemons(policy: Policy) -> None:
@@ -412,6 +414,7 @@ def _gather(policy: Policy, repeat: int, facts: _DriverReport) -> Simulation:
         seconds=facts.real,
         clock_skew=_skew(run),
         late_due=facts.due,
+        longest_completing=facts.longest_completing,
         slowed=facts.slowed,
     )
     names = run.plan.scenario.clusters[policy.cluster].node_names()

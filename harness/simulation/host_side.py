@@ -327,6 +327,9 @@ class Driver:
         self.done = 0
         # For how many simulated seconds each job was seen pending, by reason.
         self.held: dict[str, dict[str, float]] = {}
+        # When each job that still is was first seen COMPLETING, and the longest such time.
+        self.completing: dict[str, float] = {}
+        self.longest_completing = 0.0
         self.changed = 0.0
         self.begin = 0.0
         self.stopped = False
@@ -374,6 +377,7 @@ class Driver:
         self._report("progress", **self._progress())
         facts = {"refused": self.refused, "held": self.held, "due": self.due}
         facts |= {"suspensions": self.suspensions, "slowed": self.governor.slowed}
+        facts["longest_completing"] = self.longest_completing
         self._report("end", end=self.clock.now(), **facts)
 
     def _make_plan(self) -> None:
@@ -575,6 +579,7 @@ class Driver:
     def _count(self, lines: list[list[str]], now: float, passed: float) -> set[str]:
         """Count jobs that have not ended, and return their names."""
         counts: dict[str, int] = {}
+        completing: dict[str, float] = {}
         names = set()
         for state, key, task in lines:
             name = f"{key}.{'' if task == 'N/A' else task}"
@@ -584,6 +589,11 @@ class Driver:
                 held = self.held.setdefault(name, {})
                 reason = state.partition(" ")[2]
                 held[reason] = held.get(reason, 0.0) + passed
+            if state.startswith("COMPLETING "):
+                completing[name] = self.completing.get(name, now)
+                longest = now - completing[name]
+                self.longest_completing = max(self.longest_completing, longest)
+        self.completing = completing
         if counts != self.counts:
             self.changed = now
         self.counts = counts

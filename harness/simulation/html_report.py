@@ -38,6 +38,7 @@ _QUALITY = {
     "lateness_p95": "lateness, 95% s",
     "false_timeouts": "false timeouts",
     "clock_skew": "clock skew, s",
+    "longest_completing": "completing, longest s",
 }
 _SLOWED = "clock slowed by"
 

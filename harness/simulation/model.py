@@ -67,6 +67,7 @@ class Quality:
     # answered (submitting), slurmctld had not recorded the end of a job (ending), the daemons used
     # a CPU or waited for one (computing), or something was about to happen (next event).
     slowed: dict[str, float] = field(default_factory=dict)
+    longest_completing: float = 0.0  # how long a job kept its nodes after its end
 
 
 @dataclass(frozen=True, slots=True)

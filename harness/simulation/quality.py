@@ -20,6 +20,8 @@ _TAIL = 5
 # slurmctld's main scheduler runs at most every few seconds, so that a later submission matters.
 _LATENESS_SECONDS = 3.0
 _SKEW_SECONDS = 2.0
+# squeue is asked every real second, so that a shorter time can be that between two answers.
+_COMPLETING_SECONDS = 300.0
 # Jobs that end within this part of their limit, or this many seconds before it, may time out on
 # real clusters too.
 _CLOSE_SECONDS = 2.0
@@ -34,11 +36,13 @@ def measure(
     seconds: float,
     clock_skew: float,
     late_due: Mapping[str, float] | None = None,
+    longest_completing: float = 0.0,
     slowed: Mapping[str, float] | None = None,
 ) -> Quality:
     """Return the quality of a simulation with these outcomes.
 
     `late_due` has when submissions were due, by their keys, if not at the time in the trace.
+    `longest_completing` is how long a job kept its nodes after its end, as far as squeue showed it.
     `slowed` has for how many of the real seconds the clock was slow, by reason.
     """
     known = late_due or {}
@@ -73,6 +77,7 @@ def measure(
         lateness_p95=_percentile(lateness),
         false_timeouts=false_timeouts,
         clock_skew=clock_skew,
+        longest_completing=longest_completing,
         slowed={
             reason: round(part / seconds, 3)
             for reason, part in sorted((slowed or {}).items())
@@ -104,6 +109,11 @@ def _with_problems(quality: Quality, run_time: float) -> Quality:
             "one in twenty jobs was submitted late, by",
         ),
         (quality.clock_skew, _SKEW_SECONDS, "the clocks of two daemons differed by"),
+        (
+            quality.longest_completing,
+            _COMPLETING_SECONDS,
+            "a job that had ended kept its nodes for",
+        ),
     ]
     problems = [
         f"{what} {value:.1f} s, more than {bound:.1f} s: {_ADVICE}"

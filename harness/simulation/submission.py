@@ -112,6 +112,10 @@ def must_fit(trace: Trace, scenario: Scenario) -> None:
     This names unknown users, accounts, partitions and QOS, and jobs that no nodes can hold.
     """
     ((name, cluster),) = scenario.clusters.items()
+    if not trace.jobs:
+        raise UsageError(
+            f"{trace.source} has no job that {name} can run", hint="\n".join(trace.notes) or None
+        )
     scenario = scenario.of_cluster(name)
     accounts = scenario.accounting.accounts if scenario.accounting else {}
     qos = {"normal", *(scenario.accounting.qos if scenario.accounting else ())}

@@ -109,6 +109,7 @@ def test_an_interrupted_driver_reports_what_it_has_seen() -> None:
         "suspensions": {"4.": [[5.0, None]]},
         "due": {},
         "slowed": {},
+        "longest_completing": 0.0,
     }
     begin = {"kind": "begin", "begin": 1000.0, "pid": 77}
     # The interrupt has cut the first line that is left.

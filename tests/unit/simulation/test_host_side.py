@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from harness.simulation.host_side import begin
+from harness.simulation.host_side import Driver, begin
 
 _BOOT = time.mktime(time.strptime("2026-11-29T13:00:05", "%Y-%m-%dT%H:%M:%S"))
 
@@ -33,3 +33,20 @@ def test_without_multifactor_priorities_it_begins_as_with_the_default_period() -
 
 def test_a_long_period_does_not_delay_the_beginning() -> None:
     assert _begin(12, PriorityCalcPeriod="1-00:00:00") < 3600
+
+
+def test_a_job_is_completing_from_when_it_is_first_seen_until_it_is_gone() -> None:
+    driver = Driver.__new__(Driver)
+    driver.held, driver.counts, driver.completing = {}, {}, {}
+    driver.longest_completing = 0.0
+    for now, states in (
+        (10, ["RUNNING None", "RUNNING None"]),
+        (20, ["COMPLETING None", "RUNNING None"]),
+        (50, ["COMPLETING None", "COMPLETING None"]),
+        (60, ["RUNNING None", "COMPLETING None"]),
+    ):
+        driver._count(
+            [[state, key, "N/A"] for key, state in zip("ab", states, strict=True)], now, 10
+        )
+    assert driver.longest_completing == 30
+    assert driver.completing == {"b.": 50}

@@ -69,6 +69,13 @@ def test_a_job_is_due_when_its_user_has_thought() -> None:
     assert found.lateness_mean == 1
 
 
+def test_a_job_that_keeps_its_nodes_is_a_problem() -> None:
+    found = quality.measure(
+        submissions(TRACE), EXACT, rate=30, seconds=10, clock_skew=0, longest_completing=20_000
+    )
+    assert "a job that had ended kept its nodes for 20000.0 s" in found.problems[0]
+
+
 def test_time_in_which_the_clock_was_slow_is_a_part_of_the_real_time() -> None:
     reasons = {"submitting": 2.5, "ending": 5.0}
     found = quality.measure(

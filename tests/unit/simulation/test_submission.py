@@ -104,3 +104,10 @@ def test_everything_that_the_scenario_lacks_is_named_at_once() -> None:
 
 def test_a_trace_that_fits_is_accepted() -> None:
     must_fit(Trace("t", (job("a", nodes=100, tasks=400, account="physics"),)), SCENARIO)
+
+
+def test_a_trace_without_a_job_that_fits_is_refused_with_what_was_left_out() -> None:
+    notes = ("1 job was left out: too large",)
+    with pytest.raises(UsageError, match="t has no job that sim can run") as caught:
+        must_fit(Trace("t", (), notes), SCENARIO)
+    assert caught.value.hint == notes[0]
