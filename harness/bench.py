@@ -244,7 +244,7 @@ def simulations(
             report, comparison = session.run(prepared, 1, keep=False, directory=None)
             if not comparison:
                 raise CannotVerify(report.problem)
-            ((simulation,),) = (policy.simulations for policy in comparison.policies)
+            (simulation,) = comparison.policies[0].simulations
             quality = simulation.quality
             rows.append(
                 {

@@ -117,9 +117,7 @@ def nodes_(
     counts = {"counts": nodes} if nodes else {}
     docker = providers.get("docker")
     result = bench.nodes(scenario_path, docker, runs, progress(), choices=release or (), **counts)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "nodes.json").write_text(json.dumps(result, indent=2) + "\n")
-    (output / "nodes.svg").write_text(bench.plot(result))
+    files = _write(output, "nodes", result, bench.plot(result))
     if format_ is Format.json:
         return print_json(result)
     headings = (
@@ -133,10 +131,7 @@ def nodes_(
     out.print(
         table_of(headings, (map(str, row.values()) for row in result["rows"]), justify="right")
     )
-    out.print(
-        f"{result['scenario']}: release {result['release']}; "
-        f"{output / 'nodes.json'}, {output / 'nodes.svg'}"
-    )
+    out.print(f"{result['scenario']}: release {result['release']}; {files}")
     return None
 
 
@@ -168,6 +163,7 @@ def simulations_(
 ) -> None:
     """Measure how fast simulations are, for growing numbers of nodes and jobs."""
     from harness import bench, providers
+    from harness.simulation.quality import slowed_text
 
     must_be_writable(output)
     result = bench.simulations(
@@ -180,9 +176,7 @@ def simulations_(
         **({"counts": nodes} if nodes else {}),
         **({"jobs_a_day": jobs} if jobs else {}),
     )
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "simulations.json").write_text(json.dumps(result, indent=2) + "\n")
-    (output / "simulations.svg").write_text(bench.plot_simulations(result))
+    files = _write(output, "simulations", result, bench.plot_simulations(result))
     if format_ is Format.json:
         return print_json(result)
     headings = ("nodes", "jobs a day", "simulated h per h", "clock slowed by", "kept time")
@@ -194,7 +188,7 @@ def simulations_(
                     str(row["nodes"]),
                     str(row["jobs_a_day"]),
                     str(row["rate"]),
-                    ", ".join(f"{reason} {part:.0%}" for reason, part in row["slowed"].items()),
+                    slowed_text(row["slowed"]),
                     "no" if row["problems"] else "yes",
                 )
                 for row in result["rows"]
@@ -204,7 +198,7 @@ def simulations_(
     )
     out.print(
         f"{result['scenario']}: release {result['release']}, {result['hours']:g} hours each; "
-        f"{output / 'simulations.json'}, {output / 'simulations.svg'}"
+        f"{files}"
     )
     return None
 
@@ -244,6 +238,15 @@ def jobs_(
         f" median ratios to the floor: {ratios}"
     )
     return None
+
+
+def _write(output: Path, name: str, result: Mapping[str, Any], picture: str) -> str:
+    """Write the result as NAME.json and its plot as NAME.svg, and return their paths as text."""
+    output.mkdir(parents=True, exist_ok=True)
+    data, plot = output / f"{name}.json", output / f"{name}.svg"
+    data.write_text(json.dumps(result, indent=2) + "\n")
+    plot.write_text(picture)
+    return f"{data}, {plot}"
 
 
 def _print_seconds(rows: Mapping[str, Mapping[str, float]]) -> None:

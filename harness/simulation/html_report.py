@@ -26,6 +26,7 @@ from harness.simulation.comparison import (
     shown,
 )
 from harness.simulation.measures import Measures
+from harness.simulation.quality import slowed_text
 
 # Of users and accounts; the others are in measures.csv.
 _MOST_GROUPS = 50
@@ -288,5 +289,5 @@ def _scheduler(policies: Sequence[Policy]) -> list[Row]:
 
 
 def _quality(quality: dict[str, Any]) -> list[str]:
-    slowed = ", ".join(f"{reason} {part:.0%}" for reason, part in quality["slowed"].items())
-    return [*(f"{quality[name]:.1f}".removesuffix(".0") for name in _QUALITY), slowed or "-"]
+    numbers = (f"{quality[name]:.1f}".removesuffix(".0") for name in _QUALITY)
+    return [*numbers, slowed_text(quality["slowed"]) or "-"]

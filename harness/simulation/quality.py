@@ -96,6 +96,15 @@ def is_false_timeout(outcome: JobOutcome, job: TraceJob) -> bool:
     )
 
 
+def slowed_text(slowed: Mapping[str, float]) -> str:
+    """Return why the clock was slow, and in which part of the real time.
+
+    >>> slowed_text({"computing": 0.334, "next event": 0.12})
+    'computing 33%, next event 12%'
+    """
+    return ", ".join(f"{reason} {part:.0%}" for reason, part in slowed.items())
+
+
 def _with_problems(quality: Quality, run_time: float) -> Quality:
     """Return a quality with what is out of bounds."""
     overshoot = max(_OVERSHOOT_SECONDS, _OVERSHOOT_PART * run_time)
