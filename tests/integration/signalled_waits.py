@@ -14,7 +14,6 @@ import threading
 import time
 
 LIBC = ctypes.CDLL(None)
-NUMBER = int(sys.argv[1])
 
 
 class Timespec(ctypes.Structure):
@@ -45,14 +44,21 @@ def wait() -> None:
         LIBC.pthread_mutex_unlock(mutex)
 
 
-waiter = threading.Thread(target=wait)
-waiter.start()
-for _ in range(NUMBER):
-    LIBC.pthread_mutex_lock(mutex)
-    flag = True
-    LIBC.pthread_cond_signal(condition)
-    LIBC.pthread_mutex_unlock(mutex)
-    LIBC.usleep(100_000)
-done.set()
-waiter.join()
-print(missed)
+def main(number: int) -> None:
+    """Signal `number` times."""
+    global flag
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    for _ in range(number):
+        LIBC.pthread_mutex_lock(mutex)
+        flag = True
+        LIBC.pthread_cond_signal(condition)
+        LIBC.pthread_mutex_unlock(mutex)
+        LIBC.usleep(100_000)
+    done.set()
+    waiter.join()
+    print(missed)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
