@@ -13,6 +13,7 @@ both.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import heapq
 import itertools
@@ -39,8 +40,6 @@ _CLOCK = f"{HOME}/clock"
 _LIBRARY = "/usr/local/lib/slurm-harness/simulated_clock.so"
 _UNITS = ("slurmctld", "slurmdbd", "slurmd", "slurmd@")
 _DROP_IN = "simulated-clock.conf"
-# See images/simulated_clock.c: sequence, unused, rate, top; began, expires, realtime, monotonic.
-_PAGE = struct.Struct("<IIddqqqq")
 _SECOND = 10**9
 # When a rate expires that holds until it is changed, in nanoseconds.
 _NEVER = 2**62
@@ -78,45 +77,52 @@ _LONGEST_IDLE = 3600
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
+class _Page(ctypes.Structure):
+    """What images/simulated_clock.c reads; no field is ever seen half written."""
+
+    _fields_ = (
+        *(("sequence", ctypes.c_uint32), ("unused", ctypes.c_uint32)),
+        *((name, ctypes.c_double) for name in ("rate", "top")),
+        *((name, ctypes.c_int64) for name in ("began", "expires", "realtime", "monotonic")),
+    )
+
+
 class Clock:
     """The simulated clock that all processes of a simulation share, in a page of a file."""
 
-    def __init__(self, *, writable: bool = False) -> None:
-        with open(_CLOCK, "r+b" if writable else "rb") as file:
-            access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-            self._page = mmap.mmap(file.fileno(), _PAGE.size, access=access)
+    def __init__(self) -> None:
+        with open(_CLOCK, "r+b") as file:
+            self._page = _Page.from_buffer(mmap.mmap(file.fileno(), ctypes.sizeof(_Page)))
         self._lock = threading.Lock()
-        self._facts: tuple[int, int, float, float, int, int, int, int]
-        self._facts = _PAGE.unpack_from(self._page)
 
     def now(self) -> float:
         """Return the simulated time in seconds since 1970."""
         with self._lock:
-            return (self._facts[6] + self._passed(time.monotonic_ns())) / _SECOND
+            now: int = self._page.realtime + self._passed(time.monotonic_ns())
+        return now / _SECOND
 
     def set_rate(self, rate: float, expires: int = _NEVER) -> None:
         """Set the rate for all processes; the clock neither stops nor jumps.
 
         When CLOCK_MONOTONIC is `expires`, in nanoseconds, the rate falls to 1.
         """
+        page = self._page
         with self._lock:
-            sequence, _, _, top, _, _, realtime, monotonic = self._facts
             # While the sequence is odd, others wait: no process sees time go backwards.
-            struct.pack_into("<I", self._page, 0, sequence + 1)
+            page.sequence += 1
             now = time.monotonic_ns()
             passed = self._passed(now)
-            self._facts = (
-                *(sequence + 2, 0, rate, top),
-                *(now, expires, realtime + passed, monotonic + passed),
-            )
-            _PAGE.pack_into(self._page, 0, sequence + 1, *self._facts[1:])
-            struct.pack_into("<I", self._page, 0, sequence + 2)
+            page.rate, page.began, page.expires = rate, now, expires
+            page.realtime += passed
+            page.monotonic += passed
+            page.sequence += 1
 
     def _passed(self, now: int) -> int:
         """Return how much simulated time has passed since the rate was set."""
-        _, _, rate, _, began, expires, _, _ = self._facts
-        fast = min(now, expires) - began
-        return int(fast * rate) + now - began - fast
+        page = self._page
+        passed: int = now - page.began
+        fast: int = min(passed, page.expires - page.began)
+        return int(fast * page.rate) + passed - fast
 
 
 def facts() -> dict[str, Any]:
@@ -137,7 +143,7 @@ def make_clock(epoch: int, rate: float, top: float) -> None:
     os.chmod(HOME, 0o755)
     with open(f"{_CLOCK}.new", "wb") as file:
         now = time.monotonic_ns()
-        file.write(_PAGE.pack(0, 0, rate, top, now, _NEVER, epoch, now))
+        file.write(bytes(_Page(0, 0, rate, top, now, _NEVER, epoch, now)))
     os.chmod(f"{_CLOCK}.new", 0o644)
     os.rename(f"{_CLOCK}.new", _CLOCK)
 
@@ -289,7 +295,7 @@ class Driver:
     """
 
     def __init__(self, request: dict[str, Any]) -> None:
-        self.clock = Clock(writable=True)
+        self.clock = Clock()
         self.governor = Governor(self.clock, request["low"], request["top"])
         self.jobs: list[dict[str, Any]] = request["jobs"]
         self.until = request["seconds"]

@@ -20,7 +20,7 @@ WAIT = 20.0
 # Sets the clock, and changes its rate after a while.
 PROGRAM = """
 make_clock(1_900_000_000 * _SECOND, {rate}, {top})
-clock = Clock(writable=True)
+clock = Clock()
 environment = dict(os.environ, **ENVIRONMENT)
 waiting = subprocess.Popen(
     ["python3", "-c", {waits!r}], env=environment, stdout=subprocess.PIPE, text=True
@@ -32,6 +32,17 @@ while waiting.poll() is None and {changes}:
         assert 0 <= clock.now() - before <= {top} * (time.monotonic() - began) + 0.001
         time.sleep(0.3)
 print(waiting.communicate()[0])
+"""
+# Looks at the simulated time, again and again; prints how much it changes at most and at least.
+READS = """
+import time
+first = before = time.time()
+longest = shortest = 0.0
+while before - first < 100:
+    now = time.time()
+    longest, shortest = max(longest, now - before), min(shortest, now - before)
+    before = now
+print([longest, shortest])
 """
 
 
@@ -77,7 +88,7 @@ def test_a_wait_for_a_condition_misses_no_signal(host: OpenRun) -> None:
     """Even if it comes while the wait looks at the clock, which it does every millisecond."""
     program = """
 make_clock(1_900_000_000 * _SECOND, 1, 100)
-Clock(writable=True).set_rate(20)
+Clock().set_rate(20)
 command = ["python3", "-c", {program!r}, "4000"]
 environment = dict(os.environ, **ENVIRONMENT)
 print(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True).stdout)
@@ -87,11 +98,34 @@ print(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True
     assert int(answer.stdout) == 0
 
 
+def test_no_process_sees_a_clock_half_written(host: OpenRun) -> None:
+    """Such a time is decades away: all timeouts are over, but no later time tells why."""
+    program = """
+make_clock(1_900_000_000 * _SECOND, 20, 100)
+clock = Clock()
+program = {program!r}
+environment = dict(os.environ, **ENVIRONMENT)
+reading = subprocess.Popen(
+    ["python3", "-c", program], env=environment, stdout=subprocess.PIPE, text=True
+)
+while reading.poll() is None:
+    for rate in (10, 20) * 500:
+        clock.set_rate(rate)
+print(reading.communicate()[0])
+"""
+    text = source_of_host_side() + program.format(program=READS)
+    answer = host.ssh.run(host.plan.hosts[0].name, ["python3", "-"], stdin=text, timeout=600)
+    longest, shortest = json.loads(answer.stdout)
+    # Of the simulated seconds between one look and the next.
+    assert shortest >= 0
+    assert longest < 3600
+
+
 def test_a_rate_that_nobody_renews_expires(host: OpenRun) -> None:
     """So a simulation whose driver gets no CPU does not run far in the meantime."""
     program = """
 make_clock(1_900_000_000 * _SECOND, 1, 100)
-clock = Clock(writable=True)
+clock = Clock()
 began, before = time.monotonic(), clock.now()
 clock.set_rate(100, time.monotonic_ns() + _SECOND // 10)
 time.sleep(1)
