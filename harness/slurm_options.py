@@ -67,6 +67,8 @@ LOG_LEVELS = (
 LOG_INFO = LOG_LEVELS.index("info")
 # The key with which auth/slurm signs credentials: all hosts of a scenario have the same one.
 AUTH_KEY = "/etc/slurm/slurm.key"
+# Several such keys with names, which are used instead if the file is there.
+AUTH_KEYS = "/etc/slurm/slurm.jwks"
 # The key that signs tokens: slurmctld and slurmdbd must have the same one.
 JWT_KEY = "/etc/slurm/jwt_hs256.key"
 # The option with which slurmctld serves metrics, and the paths at which it does: http.c.

@@ -369,6 +369,8 @@ class Behaviour:
     # `sbatch --external` submits a job that starts nothing on its nodes; nodes may have
     # State=EXTERNAL.
     external_jobs: bool
+    # auth/slurm reads slurm.jwks, with several keys.
+    several_auth_keys: bool
     # Options of cgroup.conf with which slurmd starts if it may not use cgroup controllers.
     cgroup_conf_without_controllers: Mapping[str, Any]
 

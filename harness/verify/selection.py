@@ -408,6 +408,14 @@ def _auth_slurm(plan: Plan) -> bool:
     return plan.scenario.auth == "slurm"
 
 
+@feature("several_keys")
+def _several_keys(plan: Plan) -> bool:
+    """Slurm's own authentication with several keys, which the releases of all clusters support."""
+    return _auth_slurm(plan) and all(
+        releases.get(release).several_auth_keys for release in plan.releases().values()
+    )
+
+
 @feature("login")
 def _login(plan: Plan) -> bool:
     """Users, and login hosts."""

@@ -46,6 +46,9 @@ echo inside > where
 """
 
 
+# A slurmdbd that is stopped wakes its own thread with SIGUSR1, perhaps when it no longer handles
+# signals: rpc_mgr_wake() in Slurm's rpc_mgr.c.
+ENDED_BY_ITS_OWN_SIGNAL = r"slurmdbd\.service: Main process exited, code=killed, status=10/USR1"
 # What slurmctld logs if it cannot save jobs: save_buf_to_state() in state_save.c, and until 24.05
 # dump_all_job_state() in job_mgr.c.
 _NOT_SAVED = "(Can.t save state, .*|Error writing file )[^ ]*/job_state"

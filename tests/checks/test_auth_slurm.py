@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jwt
 import pytest
-from conftest import everywhere
+from conftest import ENDED_BY_ITS_OWN_SIGNAL, Jobs, everywhere, listening
 
+from harness import slurm_options
+from harness.cluster import slurm
+from harness.cluster.slurm import SlurmCluster
 from harness.plan import Host, Plan
 from harness.rundir import RunDir
 from harness.ssh import Ssh
+from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users", "auth_slurm")
 
@@ -131,3 +139,128 @@ def with_claims(credential: str, claims: dict[str, Any]) -> str:
     header, _, signature = credential.split(".")
     text = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
     return f"{header}.{text}.{signature}"
+
+
+@pytest.fixture
+def give_keys(
+    ssh: Ssh, plan: Plan, clusters: dict[str, SlurmCluster]
+) -> Iterator[Callable[[Mapping[str, str]], None]]:
+    """Return a function that gives all hosts keys, by their names, and lets daemons read them.
+
+    Daemons sign with the first, and accept all. Afterwards, all have the run's only key again.
+    """
+    names = [host.name for host in signing(plan)]
+    path = slurm_options.AUTH_KEYS
+    new = f"{path}.new"
+    write = f"""umask 077; cat > {new} &&
+        chown --reference={slurm_options.AUTH_KEY} {new} && mv {new} {path}"""
+
+    def systemctl(verb: str, daemon: str) -> None:
+        hosts = [host.name for host in plan.with_daemon(daemon) if host.name in names]
+        everywhere(lambda name: ssh.run(name, ["systemctl", verb, daemon]), hosts)
+
+    def restart_slurmdbd() -> None:
+        systemctl("restart", "slurmdbd")
+        if accounting := plan.scenario.accounting:
+            port = slurm_options.slurmdbd_conf(plan.scenario)["DbdPort"]
+            wait_until(
+                lambda: listening(ssh, accounting.host, port),
+                bool,
+                what=f"slurmdbd to listen on port {port} of {accounting.host}",
+                timeout=90,
+            )
+
+    def give(keys: Mapping[str, str]) -> None:
+        listed = [
+            {
+                "alg": "HS256",
+                "kty": "oct",
+                "kid": name,
+                "k": base64.b64encode(key.encode()).decode(),
+            }
+            for name, key in keys.items()
+        ]
+        text = json.dumps({"keys": listed})
+        everywhere(lambda name: ssh.run(name, ["sh", "-c", write], stdin=text), names)
+        # Only these do not read the keys when they are told to read their configuration.
+        restart_slurmdbd()
+        systemctl("restart", "sackd")
+        for cluster in clusters.values():
+            # A slurmctld that holds locks at that moment refuses, and continues.
+            wait_until(
+                partial(cluster.run, "scontrol", "reconfigure", check=False),
+                lambda answer: answer.exit_code == 0,
+                what=f"slurmctld of {cluster.name} to be reconfigured",
+                timeout=120,
+            )
+
+    yield give
+    everywhere(lambda name: ssh.run(name, ["rm", "-f", path]), names)
+    # It would log that slurmdbd refuses its credentials.
+    systemctl("stop", "slurmctld")
+    restart_slurmdbd()
+    for daemon in ("slurmctld", "slurmd", "sackd"):
+        systemctl("restart", daemon)
+    slurm.wait_until_ready(plan, clusters)
+
+
+@contextmanager
+def a_running_job(ssh: Ssh, plan: Plan, cluster: SlurmCluster, jobs: Jobs) -> Iterator[None]:
+    """Run a job meanwhile; it must end in success afterwards."""
+    end = f"/run/{secrets.token_hex(4)}.end"
+    job_id = jobs.submit_here(cluster, f"until [ -e {end} ]; do sleep 0.2; done")
+    cluster.wait_for([job_id], {"RUNNING"})
+    nodes = [host.name for host in plan.permanent_hosts() if host.nodes]
+    yield
+    try:
+        everywhere(lambda name: ssh.run(name, ["touch", end]), nodes)
+        cluster.wait_for([job_id], {"COMPLETED"})
+    finally:
+        everywhere(lambda name: ssh.run(name, ["rm", "-f", end]), nodes)
+
+
+@pytest.mark.needs("several_keys")
+@pytest.mark.provokes("decode_jwt", "verify_internal", ENDED_BY_ITS_OWN_SIGNAL)
+def test_slurm_key_is_rotated_while_a_job_runs_and_then_the_old_key_is_refused(
+    ssh: Ssh,
+    plan: Plan,
+    run: RunDir,
+    clusters: dict[str, SlurmCluster],
+    jobs: Jobs,
+    give_keys: Callable[[Mapping[str, str]], None],
+) -> None:
+    """All hosts get the new key, then sign with it, and then lose the old one."""
+    cluster, user = next(iter(clusters.values())), jobs.user
+    keys = {"old": run.secrets()["slurm_key"], "new": secrets.token_hex(64)}
+    claims = claims_of(signed(ssh, signing(plan)[0].name, user))
+    now = int(time.time())
+    claims |= {"iat": now, "exp": now + 3600}
+    credentials = [
+        jwt.encode(claims, key, "HS256", headers={"kid": name}) for name, key in keys.items()
+    ]
+
+    def look(name: str) -> str:
+        by = jwt.get_unverified_header(signed(ssh, name, user)).get("kid", "old")
+        accepted = verified(ssh, name, credentials)
+        accepts = [of for of, good in zip(keys, accepted, strict=True) if good]
+        return f"signs with {by}, accepts {' '.join(accepts)}"
+
+    def wait_until_used(given: tuple[str, ...]) -> None:
+        wanted = f"signs with {given[0]}, accepts {' '.join(of for of in keys if of in given)}"
+        wait_until(
+            lambda: everywhere(look, [host.name for host in signing(plan)]),
+            lambda seen: {*seen.values()} == {wanted},
+            what=f"each host to be one that {wanted}",
+            timeout=60,
+            ignore=(AssertionError,),
+            show=lambda seen: ", ".join(
+                f"{name} {does}" for name, does in seen.items() if does != wanted
+            ),
+        )
+
+    with a_running_job(ssh, plan, cluster, jobs):
+        for given in (("old", "new"), ("new", "old"), ("new",)):
+            give_keys({name: keys[name] for name in given})
+            wait_until_used(given)
+            slurm.wait_until_ready(plan, clusters)
+            cluster.wait_for([jobs.submit_here(cluster, "true")], {"COMPLETED"})

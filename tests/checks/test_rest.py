@@ -14,7 +14,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Jobs, address_of, everywhere, listening, wait_for_records
+from conftest import (
+    ENDED_BY_ITS_OWN_SIGNAL,
+    Jobs,
+    address_of,
+    everywhere,
+    listening,
+    wait_for_records,
+)
 
 from harness import releases, render, slurm_options
 from harness.cluster import slurm
@@ -799,9 +806,7 @@ def rotate_key(
     rotate(run.secrets()["jwt_key"])
 
 
-# A slurmdbd that is stopped wakes its own thread with SIGUSR1, perhaps when it no longer handles
-# signals: rpc_mgr_wake() in Slurm's rpc_mgr.c.
-@pytest.mark.provokes(r"slurmdbd\.service: Main process exited, code=killed, status=10/USR1")
+@pytest.mark.provokes(ENDED_BY_ITS_OWN_SIGNAL)
 def test_tokens_of_an_old_key_are_refused_after_its_rotation(
     api: Api, users: list[str], rotate_key: Any
 ) -> None:

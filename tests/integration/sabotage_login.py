@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import MOUNTS_OF, NETWORK_OF, Sabotage, at_once, wrapper
+from sabotage import MOUNTS_OF, NETWORK_OF, Sabotage, at_once, drop_in, wrapper
 from sabotage_hosts import dropped_from, on_host
 
 # A daemon that accepts every credential, in place of slurmd.
@@ -48,6 +48,13 @@ LOGIN = [
         "chmod 0777 /run/slurm/sack.socket",
         "n2 issues alice no credential: cannot connect to /run/slurm/sack.socket (mode 700): "
         "Permission denied",
+    ),
+    on_host(
+        "key_is_rotated",
+        "n2",
+        *drop_in("slurmd", "Environment=SLURM_SACK_JWKS=/none"),
+        "each host to be one that signs with old, accepts old new; "
+        "last state: n2 signs with old, accepts old",
     ),
     *(
         on_host(
