@@ -27,6 +27,9 @@ BUG = (
     "`harness --version`"
 )
 
+# ssh(1) exits with this if it has no exit code of the command.
+_NO_EXIT_CODE = 255
+
 
 class HarnessError(Exception):
     """What went wrong and where; `hint` says how to fix it."""
@@ -103,9 +106,10 @@ class CommandFailed(ClusterError):
     def __init__(
         self, host: str, command_line: str, exit_code: int, stdout: str, stderr: str
     ) -> None:
-        super().__init__(
-            command_message(f"{host}: exit {exit_code}", command_line, stderr or stdout)
-        )
+        printed = stderr or stdout
+        if exit_code == _NO_EXIT_CODE and not printed:
+            printed = "the connection was lost, or a signal ended the command"
+        super().__init__(command_message(f"{host}: exit {exit_code}", command_line, printed))
         self.returncode = exit_code
         self.stdout = stdout
         self.stderr = stderr

@@ -25,3 +25,9 @@ from harness.errors import CommandFailed
 )
 def test_message_begins_with_the_cause_and_ends_with_the_command(stderr: str, message: str) -> None:
     assert str(CommandFailed("n1", "ssh n1", 1, "", stderr)) == message
+
+
+def test_message_says_what_an_exit_code_of_ssh_means() -> None:
+    lost = "n1: exit 255: the connection was lost, or a signal ended the command\nssh n1"
+    assert str(CommandFailed("n1", "ssh n1", 255, "", "")) == lost
+    assert str(CommandFailed("n1", "ssh n1", 255, "", "no")) == "n1: exit 255: no\nssh n1"
