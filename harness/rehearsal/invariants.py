@@ -986,17 +986,18 @@ def old_records_are_kept(history: History) -> Iterator[Violation]:
             )
 
 
-@checker("trace", wanted=lambda history: history.plan.scenario.accounting)
+@checker("trace", "record", wanted=lambda history: history.plan.scenario.accounting)
 def limits_are_kept(history: History) -> Iterator[Violation]:
     """Running jobs and their CPUs never exceed the limits of QOS and accounts, on each cluster."""
     accounting = _accounting(history.plan)
+    counted = [_while_counted(history, trace) for trace in history.traces]
     for name, qos in accounting.qos.items():
         yield from _exceeded(
-            f"QOS {name}", qos.options, [trace for trace in history.traces if trace.qos == name]
+            f"QOS {name}", qos.options, [trace for trace in counted if trace.qos == name]
         )
     for cluster in history.plan.scenario.clusters:
         accounting = _accounting(history.plan, cluster)
-        traces = [trace for trace in history.traces if trace.cluster == cluster]
+        traces = [trace for trace in counted if trace.cluster == cluster]
         for name, account in accounting.accounts.items():
             below = _with_descendants(accounting, name)
             yield from _exceeded(
@@ -1004,6 +1005,27 @@ def limits_are_kept(history: History) -> Iterator[Violation]:
                 account.options,
                 [trace for trace in traces if trace.account in below],
             )
+
+
+def _while_counted(history: History, trace: JobTrace) -> JobTrace:
+    """Return a run without the time in which limits did not count it any more.
+
+    When slurmctld ends a run, it subtracts the run from the usage at once, although its processes
+    have not ended yet: deallocate_nodes() in node_scheduler.c calls acct_policy_job_fini().
+    """
+    run = (trace.name, trace.job_id, trace.cluster)
+    ends = [
+        record.end
+        for record in history.records
+        if (record.name, record.job_id, record.cluster) == run
+        and record.state in _KILLED
+        and record.end is not None
+        # A record has whole seconds.
+        and record.end + 1 > trace.start
+    ]
+    if trace.end is None or not ends:
+        return trace
+    return replace(trace, end=max(trace.start, min(trace.end, *ends)))
 
 
 def _has_usage(history: History) -> bool:

@@ -99,6 +99,17 @@ def outcomes(history: History) -> dict[str, str]:
     return {finding.name: finding.outcome for finding in invariants.evaluate(history)}
 
 
+def test_limits_do_not_count_a_requeued_job_whose_processes_have_not_ended() -> None:
+    history = good()
+    requeued = history.traces[3] = replace(history.traces[3], end=103.5, qos="urgent")
+    later = replace(history.traces[0], start=103.0, job_id=ID + 9, name="r-9")
+    history.traces += [later]
+    assert [*invariants.limits_are_kept(history)] == []
+    history.traces += [replace(requeued, job_id=ID + 10, name="r-10")]
+    (violation,) = invariants.limits_are_kept(history)
+    assert "3 jobs at the same time" in violation.text
+
+
 def test_job_that_slurmctld_has_forgotten_is_not_lost_if_it_ran_to_its_end() -> None:
     history = good()
     history.plan = make_plan("one", scenario.load(SCENARIOS / "single-node.yml"), OWN_MACHINES)
