@@ -38,12 +38,43 @@ _NEED_NODES = (
     "killed_jobs",
     "scrontab_jobs",
 )
+# The beginning of programs whose ranks use `world`. Debian's mpi4py is built for Open MPI, without
+# PMI2, so ranks that Slurm's plugin pmi2 connects (PMI_FD) use MPICH's library if there is one.
+# Its binary interface does not change: the numbers are from mpi.h of MPICH 3.1 and later.
+WORLD = """
+import atexit, ctypes, ctypes.util, os
+class Mpich:
+    world, integer, add = 0x44000000, 0x4C000405, 0x58000003
+    def __init__(self, name):
+        self.mpi = ctypes.CDLL(name)
+        self.mpi.MPI_Init(None, None)
+        atexit.register(self.mpi.MPI_Finalize)
+        self.rank, self.size = self.ask("rank"), self.ask("size")
+    def ask(self, what):
+        number = ctypes.c_int()
+        getattr(self.mpi, "MPI_Comm_" + what)(self.world, ctypes.byref(number))
+        return number.value
+    def allreduce(self, number):
+        mine, total = ctypes.c_int(number), ctypes.c_int()
+        places = ctypes.byref(mine), ctypes.byref(total)
+        self.mpi.MPI_Allreduce(*places, 1, self.integer, self.add, self.world)
+        return total.value
+    def recv(self):
+        place, any_source, any_tag, no_status = ctypes.byref(ctypes.c_int()), -2, -1, 1
+        status = ctypes.c_void_p(no_status)
+        self.mpi.MPI_Recv(place, 1, self.integer, any_source, any_tag, self.world, status)
+    def Abort(self, code):
+        self.mpi.MPI_Abort(self.world, code)
+mpich = ctypes.util.find_library("mpich") if "PMI_FD" in os.environ else None
+if mpich:
+    world = Mpich(mpich)
+else:
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+"""
 # In the command line of the ranks of a job that hangs, and of nothing else.
 HUNG_RANK = "rank-that-hangs"
-_HUNG_RANKS = """
-from mpi4py import MPI
-MPI.COMM_WORLD.recv()
-"""
+_HUNG_RANKS = f"{WORLD}world.recv()"
 # Seconds that `--begin` delays a job.
 DELAY = 15
 
@@ -154,20 +185,24 @@ def mpi_plugins(plan: Plan, cluster: str) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def hung_ranks(clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs) -> dict[str, int]:
-    """A job on each cluster that reaches its time limit, because its MPI ranks hang."""
-    program = f"python3 -c '{_HUNG_RANKS}' {HUNG_RANK}"
-    hung = {
-        name: jobs.submit_here(
+def hung_ranks(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> list[tuple[SlurmCluster, int]]:
+    """A job for each plugin that reaches its time limit, because its MPI ranks hang."""
+    hung = [
+        (
             cluster,
-            f"srun --mpi={plugins[0]} {program}",
-            *("--ntasks=2", "--spread-job", SHORTEST_TIME_LIMIT),
+            jobs.submit_here(
+                cluster,
+                f"srun --mpi={plugin} python3 -c '{_HUNG_RANKS}' {HUNG_RANK}",
+                *("--ntasks=2", "--spread-job", SHORTEST_TIME_LIMIT),
+            ),
         )
         for name, cluster in clusters.items()
-        if (plugins := mpi_plugins(plan, name))
-    }
-    for name, job_id in hung.items():
-        _end_soon(clusters[name], job_id, jobs)
+        for plugin in mpi_plugins(plan, name)
+    ]
+    for cluster, job_id in hung:
+        _end_soon(cluster, job_id, jobs)
     return hung
 
 

@@ -28,6 +28,13 @@ MPI = [
     ),
     on_host(
         "ranks_on_all_nodes",
+        "n2",
+        f"mv {PLUGINS}/mpi_pmi2.so /root",
+        f"mv /root/mpi_pmi2.so {PLUGINS}",
+        "ranks: srun --mpi=pmi2 ends with",
+    ),
+    on_host(
+        "ranks_on_all_nodes",
         f"{NETWORK_OF}n2",
         *UNREACHABLE,
         "of 2 ranks, 2 began and 0 ended",
