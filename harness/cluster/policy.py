@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby, product
+from itertools import combinations, groupby, product
 from typing import Any
 
 from harness import releases, slurm_options
@@ -124,6 +124,21 @@ class Age:
     partition: str
     per_second: float
     seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Two users of an account whose jobs, with these options, differ only in fair share.
+
+    `shares` are those of the users, and the weight is PriorityWeightFairshare.
+    """
+
+    cluster: str
+    account: str
+    users: tuple[str, str]
+    shares: tuple[float, float]
+    options: tuple[str, ...]
+    weight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +283,15 @@ class _Policy:
         if named.upper() == "ALL":
             return cluster.nodes_of_partition(cluster.partitions[partition])
         return tuple(names_of(named) or ())
+
+    def shares(self, way: _Way) -> float:
+        """Return the shares of an association.
+
+        0 if it has those of its account ("parent"), or the user has others for some partitions.
+        """
+        share = self.tree.get((way.account.lower(), way.user, ""), {}).get("Share")
+        user = self.plan.scenario.of_cluster(self.cluster).users[way.user]
+        return share if isinstance(share, float) and not user.has_partitions else 0
 
     def takes_small_jobs(self, way: _Way, count: int) -> bool:
         """Return whether limits allow a user to submit `count` small jobs."""
@@ -519,6 +543,34 @@ def ages(plan: Plan) -> Iterator[Age]:
                 seconds = max(_SHORTEST_AGE, math.ceil(_VISIBLE / per_second))
                 options = way.smallest_job(partition)
                 yield Age(cluster, way.user, options, partition, per_second, seconds)
+                break
+
+
+def rivals(plan: Plan) -> Iterator[Rivals]:
+    """Yield two users of an account of each cluster on which fair share visibly counts.
+
+    The factors of users then differ by one divided by the number of users at least (Fair Tree).
+    """
+    for cluster in _predictable_clusters(plan):
+        conf, policy = plan.slurm_conf(cluster), _policy(plan, cluster)
+        weight = _weight(conf, "Fairshare")
+        users = sum(bool(user) for _, user, _ in policy.tree)
+        if weight < 2 * users or "NO_FAIR_TREE" in _flags(conf):
+            continue
+        ways = [(way, policy.shares(way)) for way in policy.ways()]
+        for (one, of_one), (other, of_other) in combinations(ways, 2):
+            pair = one, other
+            if (
+                one.options == other.options
+                and of_one
+                and of_other
+                and all(policy.takes_small_jobs(way, 2) for way in pair)
+                and not any(policy.nearest(way.account, way.user, "Priority") for way in pair)
+                and (partition := policy.partition_for(*pair))
+            ):
+                options = one.smallest_job(partition)
+                names = one.user, other.user
+                yield Rivals(cluster, one.account, names, (of_one, of_other), options, weight)
                 break
 
 

@@ -216,6 +216,14 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """The usage of a user, in billing seconds, and the user's fair-share factor, from 0 to 1."""
+
+    seconds: int
+    factor: float
+
+
+@dataclass(frozen=True, slots=True)
 class Sibling:
     """Another cluster of the federation, as one controller sees it."""
 
@@ -461,6 +469,15 @@ class SlurmCluster:
         ).stdout
         rows = [line.split("|") for line in _lines(answer)]
         return [Usage(account.strip(), user, int(seconds or 0)) for account, user, seconds in rows]
+
+    def shares(self, account: str) -> dict[str, Share]:
+        """Return the usage and the fair-share factor of each user of an account."""
+        answer = self.run(
+            *("sshare", "--all", f"--accounts={account}", "--parsable2", "--noheader"),
+            "--format=User,RawUsage,FairShare",
+        ).stdout
+        rows = [line.split("|") for line in _lines(answer)]
+        return {user: Share(int(seconds), float(factor)) for user, seconds, factor in rows if user}
 
     def controller_failed(self) -> bool:
         """Return whether systemd has seen slurmctld fail on the controller."""

@@ -309,6 +309,12 @@ def _age(plan: Plan) -> bool:
     return not _federation(plan) and any(policy.ages(plan))
 
 
+@feature("fair_share")
+def _fair_share(plan: Plan) -> bool:
+    """Priority that depends on fair share, and two users of an account."""
+    return not _federation(plan) and any(policy.rivals(plan))
+
+
 @feature("scheduling")
 def _scheduling(plan: Plan) -> bool:
     """`checks: {scheduling: true}`, and users of clusters on their own with permanent nodes."""

@@ -8,7 +8,7 @@ import pytest
 from conftest import Jobs, only
 
 from harness import slurm_options
-from harness.cluster import policy
+from harness.cluster import policy, slurm
 from harness.cluster.slurm import SlurmCluster, parse_details
 from harness.plan import Plan
 from harness.ssh import Ssh
@@ -164,3 +164,44 @@ def waits_since(cluster: SlurmCluster, job_id: int) -> int | None:
     query = ("scontrol", "--local", "--oneliner", "show", "job", str(job_id))
     shown = parse_details(cluster.run("env", "SLURM_TIME_FORMAT=%s", *query).stdout)
     return int(shown["AccrueTime"]) if shown["AccrueTime"].isdigit() else None
+
+
+@pytest.mark.needs("fair_share", "static")
+def test_user_who_has_used_more_of_a_share_comes_later(
+    clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
+) -> None:
+    """One of two users of an account runs a job, and then both have jobs that may not start yet.
+
+    slurmctld calculates fair share when it starts, and after each PriorityCalcPeriod.
+    """
+    wrong = []
+    for pair in policy.rivals(plan):
+        cluster = clusters[pair.cluster]
+        used = jobs.submit(cluster, "sleep 5", *pair.options, user=pair.users[0])
+        cluster.wait_for([used], {"COMPLETED"})
+        cluster.run("systemctl", "restart", "slurmctld")
+        slurm.wait_until_ready(plan, clusters)
+        shares = [cluster.shares(pair.account)[user] for user in pair.users]
+        ids = [
+            jobs.submit(cluster, "true", *pair.options, "--begin=now+1hour", user=user)
+            for user in pair.users
+        ]
+        priorities = [priority for *_, priority in cluster.priorities(ids)]
+        for job_id, user in zip(ids, pair.users, strict=True):
+            cluster.run("scancel", str(job_id), user=user)
+        cluster.wait_for(ids)
+        seen = (
+            f"{cluster.name}: jobs of {' and '.join(pair.users)} in account {pair.account} have "
+            f"priorities {' and '.join(map(str, priorities))}"
+        )
+        levels = [share.seconds / own for share, own in zip(shares, pair.shares, strict=True)]
+        by_usage = (levels[0] < levels[1]) - (levels[0] > levels[1])
+        gained = priorities[0] - priorities[1]
+        if (gained > 0) - (gained < 0) != by_usage or not by_usage:
+            usage = " and ".join(f"{level:.0f} s" for level in levels)
+            wrong.append(f"{seen}, although they have used {usage} for each of their shares")
+        # Slurm cuts fractions off; sshare prints six digits.
+        expected = pair.weight * (shares[0].factor - shares[1].factor)
+        if abs(gained - expected) > 1 + pair.weight * 1e-6:
+            wrong.append(f"{seen}, which should differ by {expected:.0f}")
+    assert not wrong, "\n".join(wrong)

@@ -18,6 +18,7 @@ def sbatch(edit: str) -> tuple[str, str]:
     return wrapper("sbatch", f'exec /usr/bin/sbatch $(echo "$@" | sed "{edit}")')
 
 
+_FAIR_SHARE = "PriorityWeightFairshare"
 _DEPENDENCIES = "when_their_dependencies_allow_it"
 _REQUEUED = "requeued_job_runs_again"
 _SHARED = "share_nodes_and_cpus"
@@ -41,6 +42,14 @@ SCHEDULING = [
         _DEPENDENCIES,
         held_back("DependencyParameters=kill_invalid_depend"),
         "a job with --dependency=afterok:{bad} is CANCELLED, ",
+    ),
+    at_ctl(
+        "comes_later",
+        (
+            f"sed -i.right s/^{_FAIR_SHARE}=.*/{_FAIR_SHARE}=0/ {CONF}",
+            f"mv {CONF}.right {CONF}; {RECONFIGURE}",
+        ),
+        "policy: jobs of alice and bob in account physics have priorities",
     ),
     at_ctl("after_the_same_task", sbatch("s/aftercorr/after/"), "with aftercorr did not wait"),
     at_ctl(

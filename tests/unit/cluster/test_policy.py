@@ -280,3 +280,22 @@ def test_jobs_of_different_ages_wait_only_where_one_job_can_fill_a_node(
     path.write_text(text.replace("      Licenses", lines))
     plan = make_plan("site", scenario.load(path), CONTAINERS)
     assert [age.partition for age in policy.ages(plan)] == [partition]
+
+
+def test_fair_share_is_compared_between_users_who_submit_alike(tmp_path: Path) -> None:
+    def rivals(text: str, users: str) -> list[tuple[tuple[str, str], tuple[float, float]]]:
+        path = tmp_path / "shares.yml"
+        text = SITE.replace("      Licenses", f"{text}\n      Licenses")
+        path.write_text(text.replace("groups:", f"{users}\ngroups:"))
+        plan = make_plan("site", scenario.load(path), CONTAINERS)
+        return [(pair.users, pair.shares) for pair in policy.rivals(plan)]
+
+    weight = "      PriorityWeightFairshare: 1000"
+    carol = "  carol: {uid: 2003, accounts: [chemistry], associations: {chemistry: {Fairshare: 4}}}"
+    assert rivals(weight, carol) == [(("bob", "carol"), (1, 4))]
+    assert rivals(weight, carol.replace("4}", "parent}")) == []
+    assert rivals(weight, carol.replace("chemistry", "physics")) == [(("alice", "carol"), (1, 4))]
+    assert rivals(weight, carol.replace("accounts", "admin: Operator, accounts")) == []
+    assert rivals(weight, carol.replace("chemistry: {", "chemistry:main: {")) == []
+    assert rivals(f"{weight}\n      PriorityFlags: NO_FAIR_TREE", carol) == []
+    assert rivals(weight.replace("1000", "4"), carol) == []
