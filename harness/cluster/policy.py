@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import combinations, groupby, product
+from itertools import groupby, pairwise, product
 from typing import Any
 
 from harness import releases, slurm_options
@@ -284,15 +284,6 @@ class _Policy:
             return cluster.nodes_of_partition(cluster.partitions[partition])
         return tuple(names_of(named) or ())
 
-    def shares(self, way: _Way) -> float:
-        """Return the shares of an association.
-
-        0 if it has those of its account ("parent"), or the user has others for some partitions.
-        """
-        share = self.tree.get((way.account.lower(), way.user, ""), {}).get("Share")
-        user = self.plan.scenario.of_cluster(self.cluster).users[way.user]
-        return share if isinstance(share, float) and not user.has_partitions else 0
-
     def takes_small_jobs(self, way: _Way, count: int) -> bool:
         """Return whether limits allow a user to submit `count` small jobs."""
         return not [*self.limits_of(way, "MinTRES")] and all(
@@ -549,7 +540,7 @@ def ages(plan: Plan) -> Iterator[Age]:
 def rivals(plan: Plan) -> Iterator[Rivals]:
     """Yield two users of an account of each cluster on which fair share visibly counts.
 
-    The factors of users then differ by one divided by the number of users at least (Fair Tree).
+    With Fair Tree, the factors of two users differ by at least one divided by the number of users.
     """
     for cluster in _predictable_clusters(plan):
         conf, policy = plan.slurm_conf(cluster), _policy(plan, cluster)
@@ -557,19 +548,22 @@ def rivals(plan: Plan) -> Iterator[Rivals]:
         users = sum(bool(user) for _, user, _ in policy.tree)
         if weight < 2 * users or "NO_FAIR_TREE" in _flags(conf):
             continue
-        ways = [(way, policy.shares(way)) for way in policy.ways()]
-        for (one, of_one), (other, of_other) in combinations(ways, 2):
-            pair = one, other
+        alike: dict[tuple[str, ...], list[tuple[_Way, float]]] = defaultdict(list)
+        people = plan.scenario.of_cluster(cluster).users
+        for way in policy.ways():
+            share = policy.tree.get((way.account.lower(), way.user, ""), {}).get("Share")
             if (
-                one.options == other.options
-                and of_one
-                and of_other
-                and all(policy.takes_small_jobs(way, 2) for way in pair)
-                and not any(policy.nearest(way.account, way.user, "Priority") for way in pair)
-                and (partition := policy.partition_for(*pair))
+                isinstance(share, float)  # not "parent"
+                and share > 0
+                and not people[way.user].has_partitions
+                and policy.takes_small_jobs(way, 2)
+                and not policy.nearest(way.account, way.user, "Priority")
             ):
-                options = one.smallest_job(partition)
-                names = one.user, other.user
+                alike[way.options].append((way, share))
+        pairs = (pair for ways in alike.values() for pair in pairwise(ways))
+        for (one, of_one), (other, of_other) in pairs:
+            if partition := policy.partition_for(one, other):
+                options, names = one.smallest_job(partition), (one.user, other.user)
                 yield Rivals(cluster, one.account, names, (of_one, of_other), options, weight)
                 break
 

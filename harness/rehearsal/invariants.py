@@ -990,7 +990,7 @@ def old_records_are_kept(history: History) -> Iterator[Violation]:
 def limits_are_kept(history: History) -> Iterator[Violation]:
     """Running jobs and their CPUs never exceed the limits of QOS and accounts, on each cluster."""
     accounting = _accounting(history.plan)
-    counted = [_while_counted(history, trace) for trace in history.traces]
+    counted = [*_while_counted(history)]
     for name, qos in accounting.qos.items():
         yield from _exceeded(
             f"QOS {name}", qos.options, [trace for trace in counted if trace.qos == name]
@@ -1007,25 +1007,25 @@ def limits_are_kept(history: History) -> Iterator[Violation]:
             )
 
 
-def _while_counted(history: History, trace: JobTrace) -> JobTrace:
-    """Return a run without the time in which limits did not count it any more.
+def _while_counted(history: History) -> Iterator[JobTrace]:
+    """Yield the runs of jobs without the time in which limits did not count them any more.
 
     When slurmctld ends a run, it subtracts the run from the usage at once, although its processes
     have not ended yet: deallocate_nodes() in node_scheduler.c calls acct_policy_job_fini().
     """
-    run = (trace.name, trace.job_id, trace.cluster)
-    ends = [
-        record.end
-        for record in history.records
-        if (record.name, record.job_id, record.cluster) == run
-        and record.state in _KILLED
-        and record.end is not None
+    killed: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+    for record in history.records:
+        if record.state in _KILLED and record.end is not None:
+            killed[record.name, record.job_id, record.cluster].append(record.end)
+    for trace in history.traces:
         # A record has whole seconds.
-        and record.end + 1 > trace.start
-    ]
-    if trace.end is None or not ends:
-        return trace
-    return replace(trace, end=max(trace.start, min(trace.end, *ends)))
+        ends = [
+            end for end in killed[trace.name, trace.job_id, trace.cluster] if end + 1 > trace.start
+        ]
+        if trace.end is None or not ends:
+            yield trace
+        else:
+            yield replace(trace, end=max(trace.start, min(trace.end, *ends)))
 
 
 def _has_usage(history: History) -> bool:
