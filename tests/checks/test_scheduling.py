@@ -399,6 +399,8 @@ def fill_node(
         f"--partition={partition}",
         *jobs.partition_options(cluster.name, line),
         f"--nodelist={node}",
+        # An earlier job may not have left the node: then this one must not get others beside it.
+        "--nodes=1",
     ]
     job_options += small(jobs.plan, cluster.name, MINUTES)
     first, other = (options.format(cpus).split() for options in PAIRS[pair])
