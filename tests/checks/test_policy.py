@@ -167,6 +167,7 @@ def waits_since(cluster: SlurmCluster, job_id: int) -> int | None:
 
 
 @pytest.mark.needs("fair_share", "static")
+@pytest.mark.provokes  # slurmctld is restarted
 def test_user_who_has_used_more_of_a_share_comes_later(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
