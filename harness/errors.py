@@ -27,8 +27,8 @@ BUG = (
     "`harness --version`"
 )
 
-# ssh(1) exits with this if it has no exit code of the command.
-_NO_EXIT_CODE = 255
+# ssh(1) exits with this if the connection failed or was lost, or a signal ended the command.
+NO_EXIT_CODE = 255
 
 
 class HarnessError(Exception):
@@ -107,7 +107,7 @@ class CommandFailed(ClusterError):
         self, host: str, command_line: str, exit_code: int, stdout: str, stderr: str
     ) -> None:
         printed = stderr or stdout
-        if exit_code == _NO_EXIT_CODE and not printed:
+        if exit_code == NO_EXIT_CODE and not printed:
             printed = "the connection was lost, or a signal ended the command"
         super().__init__(command_message(f"{host}: exit {exit_code}", command_line, printed))
         self.returncode = exit_code

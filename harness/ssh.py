@@ -20,6 +20,7 @@ from typing import IO
 
 from harness import file_ownership, ssh_multiplexing
 from harness.errors import (
+    NO_EXIT_CODE,
     CannotVerify,
     CommandFailed,
     Unreachable,
@@ -29,8 +30,7 @@ from harness.errors import (
 from harness.wait import wait_until
 
 _LOG = logging.getLogger(__name__)
-# ssh(1) exits with 255 for its own errors, but a remote command may do so too: the text tells them
-# apart.
+# A remote command may exit with NO_EXIT_CODE, too: the text tells ssh's own errors apart.
 _OWN_ERROR = re.compile(
     r"^(ssh: |kex_|mux_|client_loop|Connection |Permission denied|Host key|Bad owner"
     r"|.* port \d+: )",
@@ -125,7 +125,7 @@ class Ssh:
         except subprocess.TimeoutExpired as error:
             printed = (error.output or b"").decode(errors="replace")
             raise _timed_out(host, command, shown, timeout, printed) from error
-        if result.exit_code == 255 and _OWN_ERROR.search(result.stderr):
+        if result.exit_code == NO_EXIT_CODE and _OWN_ERROR.search(result.stderr):
             raise Unreachable(command_message(f"{host} does not answer", shown, result.stderr))
         if check and result.exit_code != 0:
             raise CommandFailed(host, shown, result.exit_code, result.stdout, result.stderr)

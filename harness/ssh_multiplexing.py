@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from harness.errors import NO_EXIT_CODE
+
 _HELLO, _NEW_SESSION, _EXIT_MESSAGE, _SESSION_OPENED = 0x1, 0x10000002, 0x80000004, 0x80000006
 _VERSION = 4
 _NO_ESCAPE_CHARACTER = 0xFFFFFFFF
-# ssh(1) exits with this if the connection was lost or a signal ended the command.
-_NO_EXIT_CODE = 255
 _LEAST_TIMEOUT = 0.001  # 0 would mean not to wait at all
 
 
@@ -36,7 +36,7 @@ class Session:
 
     def wait(self, timeout: float) -> int:
         """Return the exit code when the command has ended, or raise TimeoutExpired."""
-        code = _NO_EXIT_CODE
+        code = NO_EXIT_CODE
         self._control.settimeout(max(timeout, _LEAST_TIMEOUT))
         try:
             while message := _receive(self._control):

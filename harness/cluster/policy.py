@@ -543,10 +543,12 @@ def rivals(plan: Plan) -> Iterator[Rivals]:
     With Fair Tree, the factors of two users differ by at least one divided by the number of users.
     """
     for cluster in _predictable_clusters(plan):
-        conf, policy = plan.slurm_conf(cluster), _policy(plan, cluster)
+        conf = plan.slurm_conf(cluster)
         weight = _weight(conf, "Fairshare")
-        users = sum(bool(user) for _, user, _ in policy.tree)
-        if weight < 2 * users or "NO_FAIR_TREE" in _flags(conf):
+        if not weight or "NO_FAIR_TREE" in _flags(conf):
+            continue
+        policy = _policy(plan, cluster)
+        if weight < 2 * sum(bool(user) for _, user, _ in policy.tree):
             continue
         alike: dict[tuple[str, ...], list[tuple[_Way, float]]] = defaultdict(list)
         people = plan.scenario.of_cluster(cluster).users

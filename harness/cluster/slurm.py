@@ -464,20 +464,18 @@ class SlurmCluster:
         """Return the fair-share usage of each association; none if slurmctld does not count it."""
         if "priority/basic" in self.run("scontrol", "show", "config").stdout:
             return []
-        answer = self.run(
-            "sshare", "--all", "--parsable2", "--noheader", "--format=Account,User,RawUsage"
-        ).stdout
-        rows = [line.split("|") for line in _lines(answer)]
+        rows = self._sshare("Account,User,RawUsage")
         return [Usage(account.strip(), user, int(seconds or 0)) for account, user, seconds in rows]
 
     def shares(self, account: str) -> dict[str, Share]:
         """Return the usage and the fair-share factor of each user of an account."""
-        answer = self.run(
-            *("sshare", "--all", f"--accounts={account}", "--parsable2", "--noheader"),
-            "--format=User,RawUsage,FairShare",
-        ).stdout
-        rows = [line.split("|") for line in _lines(answer)]
+        rows = self._sshare("User,RawUsage,FairShare", f"--accounts={account}")
         return {user: Share(int(seconds), float(factor)) for user, seconds, factor in rows if user}
+
+    def _sshare(self, columns: str, *options: str) -> list[list[str]]:
+        """Return what sshare prints about accounts and users."""
+        fixed = ("sshare", "--all", "--parsable2", "--noheader", f"--format={columns}")
+        return [line.split("|") for line in _lines(self.run(*fixed, *options).stdout)]
 
     def controller_failed(self) -> bool:
         """Return whether systemd has seen slurmctld fail on the controller."""

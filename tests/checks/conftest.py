@@ -568,6 +568,17 @@ def wait_until_answers(cluster: SlurmCluster, timeout: float = 180) -> None:
     )
 
 
+def reconfigure(cluster: SlurmCluster) -> None:
+    """Let slurmctld and the slurmds of a cluster read their configuration again."""
+    # A slurmctld that holds locks at that moment refuses, and continues ("Locks left set").
+    wait_until(
+        lambda: cluster.run("scontrol", "reconfigure", check=False),
+        lambda answer: answer.exit_code == 0,
+        what=f"slurmctld of {cluster.name} to be reconfigured",
+        timeout=120,
+    )
+
+
 def wait_until_saved(cluster: SlurmCluster, mark: str, plan: Plan, since: float) -> None:
     """Wait until slurmctld has saved a job with `mark`: it saves every 5 s (SAVE_MAX_WAIT).
 

@@ -60,9 +60,9 @@ class Mpich:
         self.mpi.MPI_Allreduce(*places, 1, self.integer, self.add, self.world)
         return total.value
     def recv(self):
-        place, any_source, any_tag, no_status = ctypes.byref(ctypes.c_int()), -2, -1, 1
-        status = ctypes.c_void_p(no_status)
-        self.mpi.MPI_Recv(place, 1, self.integer, any_source, any_tag, self.world, status)
+        place, no_status = ctypes.byref(ctypes.c_int()), ctypes.c_void_p(1)
+        any_source, any_tag = -2, -1
+        self.mpi.MPI_Recv(place, 1, self.integer, any_source, any_tag, self.world, no_status)
     def Abort(self, code):
         self.mpi.MPI_Abort(self.world, code)
 mpich = ctypes.util.find_library("mpich") if "PMI_FD" in os.environ else None

@@ -8,12 +8,11 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import jwt
 import pytest
-from conftest import ENDED_BY_ITS_OWN_SIGNAL, Jobs, everywhere, listening
+from conftest import ENDED_BY_ITS_OWN_SIGNAL, Jobs, everywhere, listening, reconfigure
 
 from harness import slurm_options
 from harness.cluster import slurm
@@ -182,17 +181,11 @@ def give_keys(
         ]
         text = json.dumps({"keys": listed})
         everywhere(lambda name: ssh.run(name, ["sh", "-c", write], stdin=text), names)
-        # Only these do not read the keys when they are told to read their configuration.
+        # These read keys only when they start; slurmctld and slurmd also when reconfigured.
         restart_slurmdbd()
         systemctl("restart", "sackd")
         for cluster in clusters.values():
-            # A slurmctld that holds locks at that moment refuses, and continues.
-            wait_until(
-                partial(cluster.run, "scontrol", "reconfigure", check=False),
-                lambda answer: answer.exit_code == 0,
-                what=f"slurmctld of {cluster.name} to be reconfigured",
-                timeout=120,
-            )
+            reconfigure(cluster)
 
     yield give
     everywhere(lambda name: ssh.run(name, ["rm", "-f", path]), names)
@@ -233,7 +226,8 @@ def test_slurm_key_is_rotated_while_a_job_runs_and_then_the_old_key_is_refused(
     """All hosts get the new key, then sign with it, and then lose the old one."""
     cluster, user = next(iter(clusters.values())), jobs.user
     keys = {"old": run.secrets()["slurm_key"], "new": secrets.token_hex(64)}
-    claims = claims_of(signed(ssh, signing(plan)[0].name, user))
+    names = [host.name for host in signing(plan)]
+    claims = claims_of(signed(ssh, names[0], user))
     now = int(time.time())
     claims |= {"iat": now, "exp": now + 3600}
     credentials = [
@@ -249,7 +243,7 @@ def test_slurm_key_is_rotated_while_a_job_runs_and_then_the_old_key_is_refused(
     def wait_until_used(given: tuple[str, ...]) -> None:
         wanted = f"signs with {given[0]}, accepts {' '.join(of for of in keys if of in given)}"
         wait_until(
-            lambda: everywhere(look, [host.name for host in signing(plan)]),
+            lambda: everywhere(look, names),
             lambda seen: {*seen.values()} == {wanted},
             what=f"each host to be one that {wanted}",
             timeout=60,

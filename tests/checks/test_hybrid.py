@@ -17,7 +17,7 @@ from operator import ge
 from threading import Event
 
 import pytest
-from conftest import Jobs, wait_until_answers, wait_until_saved
+from conftest import Jobs, reconfigure, wait_until_answers, wait_until_saved
 
 from harness import faults
 from harness.cluster import node_state
@@ -174,13 +174,7 @@ def test_external_node_is_allocated_only_to_external_jobs_and_only_once_whatever
         cluster.wait_for([first], {"RUNNING"})
         cluster.run("systemctl", "restart", "slurmctld")
         wait_until_answers(cluster)
-        # A slurmctld that holds locks at that moment refuses, and continues ("Locks left set").
-        wait_until(
-            lambda: cluster.run("scontrol", "reconfigure", check=False),
-            lambda answer: answer.exit_code == 0,
-            what="slurmctld to be reconfigured",
-            timeout=120,
-        )
+        reconfigure(cluster)
         second = int(cluster.run(*ask, user=jobs.user).stdout)
         assert_waits(cluster, second)
         cluster.run("scancel", str(first), user=jobs.user)

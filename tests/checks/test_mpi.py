@@ -35,11 +35,13 @@ world.Abort(7) if world.rank == world.size - 1 else world.recv()
 # Exit codes of srun if a rank has aborted with 7, for plugins that may not keep it: pmi2 kills the
 # step, and that rank with it (_handle_abort in Slurm's pmi1.c and pmi2.c); on 26.05, srun ends it.
 ABORTED = {"pmi2": {7, 128 + signal.SIGKILL, 128 + signal.SIGTERM}}
+# Clusters, each with one of its plugins.
+Plugins = list[tuple[str, str]]
 Program = Callable[[str, str, str], Result]
 
 
 @pytest.fixture
-def plugins(plan: Plan) -> list[tuple[str, str]]:
+def plugins(plan: Plan) -> Plugins:
     """The clusters, each with one of the plugins to check that its packages have."""
     plugins = [
         (name, plugin) for name in plan.scenario.clusters for plugin in mpi_plugins(plan, name)
@@ -87,7 +89,7 @@ def run_ranks(
 
 
 def test_ranks_on_all_nodes_compute_together(
-    plugins: list[tuple[str, str]], sizes: dict[str, int], run_ranks: Program
+    plugins: Plugins, sizes: dict[str, int], run_ranks: Program
 ) -> None:
     """At least two ranks, on as many nodes of the default partition as a job may have."""
 
@@ -112,9 +114,7 @@ def test_ranks_on_all_nodes_compute_together(
     everywhere(compute, plugins)
 
 
-def test_abort_of_a_rank_ends_all_with_its_exit_code(
-    plugins: list[tuple[str, str]], run_ranks: Program
-) -> None:
+def test_abort_of_a_rank_ends_all_with_its_exit_code(plugins: Plugins, run_ranks: Program) -> None:
     """The others wait for a message, and must not wait on."""
 
     def abort(pair: tuple[str, str]) -> None:
@@ -131,7 +131,7 @@ def test_abort_of_a_rank_ends_all_with_its_exit_code(
 def test_hung_rank_is_killed_at_the_time_limit(
     plan: Plan,
     ssh: Ssh,
-    plugins: list[tuple[str, str]],
+    plugins: Plugins,
     hung_ranks: list[tuple[SlurmCluster, int]],
 ) -> None:
     """All ranks wait for a message. Once the job has ended, no host has any left."""

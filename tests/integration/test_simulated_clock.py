@@ -63,9 +63,14 @@ def waits(
 ) -> dict[str, tuple[float, float, float]]:
     """Return the simulated seconds of each wait, at least and at most, and the real ones."""
     facts = {"rate": rate, "top": top, "waits": WAITS.read_text(), "changes": changes}
-    program = source_of_host_side() + PROGRAM.format(**facts)
-    answer = run.ssh.run(run.plan.hosts[0].name, ["python3", "-"], stdin=program, timeout=600)
-    return {name: tuple(times) for name, times in json.loads(answer.stdout).items()}
+    answer = printed(run, PROGRAM.format(**facts))
+    return {name: tuple(times) for name, times in json.loads(answer).items()}
+
+
+def printed(run: OpenRun, program: str) -> str:
+    """Return what a program prints on the host; it can use all that is in host_side.py."""
+    text = source_of_host_side() + program
+    return run.ssh.run(run.plan.hosts[0].name, ["python3", "-"], stdin=text, timeout=600).stdout
 
 
 @pytest.mark.core
@@ -93,9 +98,7 @@ command = ["python3", "-c", {program!r}, "4000"]
 environment = dict(os.environ, **ENVIRONMENT)
 print(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True).stdout)
 """
-    text = source_of_host_side() + program.format(program=SIGNALS.read_text())
-    answer = host.ssh.run(host.plan.hosts[0].name, ["python3", "-"], stdin=text, timeout=600)
-    assert int(answer.stdout) == 0
+    assert int(printed(host, program.format(program=SIGNALS.read_text()))) == 0
 
 
 def test_no_process_sees_a_clock_half_written(host: OpenRun) -> None:
@@ -113,9 +116,7 @@ while reading.poll() is None:
         clock.set_rate(rate)
 print(reading.communicate()[0])
 """
-    text = source_of_host_side() + program.format(program=READS)
-    answer = host.ssh.run(host.plan.hosts[0].name, ["python3", "-"], stdin=text, timeout=600)
-    longest, shortest = json.loads(answer.stdout)
+    longest, shortest = json.loads(printed(host, program.format(program=READS)))
     # Of the simulated seconds between one look and the next.
     assert shortest >= 0
     assert longest < 3600
@@ -133,20 +134,14 @@ difference = skew()
 passed = clock.now() - before
 print(json.dumps([difference, passed, time.monotonic() - began]))
 """
-    answer = host.ssh.run(
-        host.plan.hosts[0].name, ["python3", "-"], stdin=source_of_host_side() + program
-    )
-    difference, simulated, real = json.loads(answer.stdout)
+    difference, simulated, real = json.loads(printed(host, program))
     assert difference == 0
     assert real < simulated <= 10 + real
 
 
 def test_a_process_sees_the_shared_clock(host: OpenRun) -> None:
     program = "make_clock(1_900_000_000 * _SECOND, 50, 50)\nprint(skew())"
-    answer = host.ssh.run(
-        host.plan.hosts[0].name, ["python3", "-"], stdin=source_of_host_side() + program
-    )
-    assert float(answer.stdout) == 0
+    assert float(printed(host, program)) == 0
 
 
 def source_of_host_side() -> str:
