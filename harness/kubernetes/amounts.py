@@ -7,10 +7,11 @@ unused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from decimal import Decimal
 from math import ceil
+from operator import add
 
 # kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity.
 # kubernetes.utils.parse_quantity accepts more than the API server does, such as "-1" and "NaN".
@@ -21,17 +22,20 @@ _UNITS = {
     **{f"{unit}i": Decimal(1024**power) for power, unit in enumerate("KMGTPE", 1)},
 }
 _MIB = _UNITS["Mi"]
+# How the names of Kubernetes' resources for GPUs end, such as nvidia.com/gpu.
+_GPU = "/gpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """CPUs, in thousandths, and memory in MiB."""
+    """CPUs, in thousandths, memory in MiB, and GPUs."""
 
     millicpus: int = 0
     memory: int = 0
+    gpus: int = 0
 
     def __add__(self, other: Amount) -> Amount:
-        return Amount(self.millicpus + other.millicpus, self.memory + other.memory)
+        return self._with(add, other)
 
     @property
     def cpus(self) -> int:
@@ -40,38 +44,47 @@ class Amount:
 
     def fits_in(self, room: Amount) -> bool:
         """Return whether another amount fits in this one."""
-        return self.millicpus <= room.millicpus and self.memory <= room.memory
+        return self.or_more(room) == room
 
     def or_more(self, other: Amount) -> Amount:
-        """Return the larger of both amounts, separately for CPUs and for memory.
+        """Return the larger of both amounts, separately for each resource.
 
         >>> Amount(2000, 0).or_more(Amount(1000, 100))
-        Amount(millicpus=2000, memory=100)
+        Amount(millicpus=2000, memory=100, gpus=0)
         """
-        return Amount(max(self.millicpus, other.millicpus), max(self.memory, other.memory))
+        return self._with(max, other)
+
+    def _with(self, combine: Callable[[int, int], int], other: Amount) -> Amount:
+        return Amount(*map(combine, astuple(self), astuple(other)))
 
     def quantities(self) -> dict[str, str]:
         """Return the amount as Kubernetes quantities.
 
         >>> Amount(1735, 2393).quantities()
         {'cpu': '1735m', 'memory': '2393Mi'}
+        >>> Amount(1000, 0, 2).quantities()
+        {'cpu': '1000m', 'memory': '0Mi', 'nvidia.com/gpu': '2'}
         """
-        return {"cpu": f"{self.millicpus}m", "memory": f"{self.memory}Mi"}
+        gpus = {f"nvidia.com{_GPU}": str(self.gpus)} if self.gpus else {}
+        return {"cpu": f"{self.millicpus}m", "memory": f"{self.memory}Mi"} | gpus
 
 
-def of_slurm(cpus: int, memory: int) -> Amount:
+def of_slurm(cpus: int, memory: int, gpus: int = 0) -> Amount:
     """Return the amount for Slurm's units, CPUs and MiB."""
-    return Amount(cpus * 1000, memory)
+    return Amount(cpus * 1000, memory, gpus)
 
 
 def of_pod(quantities: Mapping[str, str | float]) -> Amount:
     """Return what a pod requests, rounded up; ValueError for an invalid quantity.
 
-    >>> of_pod({"cpu": 0.5, "memory": "1Gi"})
-    Amount(millicpus=500, memory=1024)
+    GPUs are those of all makers.
+
+    >>> of_pod({"cpu": 0.5, "memory": "1Gi", "amd.com/gpu": 1})
+    Amount(millicpus=500, memory=1024, gpus=1)
     """
     cpus, memory = (_number(quantities.get(name, 0)) for name in ("cpu", "memory"))
-    return Amount(ceil(cpus * 1000), ceil(memory / _MIB))
+    gpus = sum(_number(size) for name, size in quantities.items() if name.endswith(_GPU))
+    return Amount(ceil(cpus * 1000), ceil(memory / _MIB), ceil(gpus))
 
 
 def _number(quantity: str | float) -> Decimal:
@@ -90,10 +103,14 @@ def left_to_slurm(whole: Amount, held: Iterable[Amount]) -> Amount:
     """Return what pods with these amounts leave of a node: whole CPUs, and never less than nothing.
 
     >>> left_to_slurm(Amount(4000, 1000), [Amount(500, 100), Amount(700, 100)])
-    Amount(millicpus=2000, memory=800)
+    Amount(millicpus=2000, memory=800, gpus=0)
     """
     pods = total(held)
-    return of_slurm(max(whole.millicpus // 1000 - pods.cpus, 0), max(whole.memory - pods.memory, 0))
+    return of_slurm(
+        max(whole.millicpus // 1000 - pods.cpus, 0),
+        max(whole.memory - pods.memory, 0),
+        max(whole.gpus - pods.gpus, 0),
+    )
 
 
 @dataclass(frozen=True, slots=True)

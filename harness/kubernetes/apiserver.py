@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from http import HTTPStatus
@@ -21,53 +21,13 @@ from kubernetes.client import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.errors import CannotVerify
-from harness.kubernetes.ledger_entries import GROUP, PLURAL, VERSION
+from harness.kubernetes import manifests
+from harness.kubernetes.ledger_entries import GROUP, NAMESPACE, PLURAL, VERSION
 from harness.wait import wait_until
 
 OWN, STARTED, EMULATED = "KUBECONFIG", "KUBEBUILDER_ASSETS", "emulated Kubernetes API"
-_CHECKS = {
-    "type": "object",
-    "additionalProperties": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-}
-# The definition of the ledger's objects.
-DEFINITION: Mapping[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": f"{PLURAL}.{GROUP}"},
-    "spec": {
-        "group": GROUP,
-        "scope": "Cluster",
-        "names": {"plural": PLURAL, "singular": "genericnode", "kind": "GenericNode"},
-        "versions": [
-            {
-                "name": VERSION,
-                "served": True,
-                "storage": True,
-                "subresources": {"status": {}},
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {
-                                "type": "object",
-                                "required": ["alias", "type"],
-                                "properties": {
-                                    "alias": {"type": "string"},
-                                    "type": {"type": "string", "enum": ["Slurm"]},
-                                    "admissionChecks": _CHECKS,
-                                },
-                            },
-                            "status": {
-                                "type": "object",
-                                "x-kubernetes-preserve-unknown-fields": True,
-                            },
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
+# Where the API has the ledger's objects.
+_LEDGER = (GROUP, VERSION, NAMESPACE, PLURAL)
 
 
 class KubernetesApi:
@@ -78,6 +38,7 @@ class KubernetesApi:
         self.kubeconfig = kubeconfig
         self._client = config.new_client_from_config(str(kubeconfig))  # type: ignore[no-untyped-call]
         self._objects = client.CustomObjectsApi(self._client)
+        self._namespaces = client.CoreV1Api(self._client)
         self._definitions = client.ApiextensionsV1Api(self._client)
 
     def version(self) -> str:
@@ -90,77 +51,79 @@ class KubernetesApi:
         with _api_errors():
             return cast(
                 "dict[str, Any]",
-                self._objects.get_cluster_custom_object(GROUP, VERSION, PLURAL, node),
+                self._objects.get_namespaced_custom_object(*_LEDGER, node),
             )
 
     def change(self, node: str, patch: dict[str, Any]) -> None:
         """Patch the ledger's object of a node."""
         with _api_errors():
-            self._objects.patch_cluster_custom_object(GROUP, VERSION, PLURAL, node, patch)
+            self._objects.patch_namespaced_custom_object(*_LEDGER, node, patch)
 
     @contextmanager
-    def ledger(self, nodes: Sequence[str]) -> Iterator[None]:
-        """Create the ledger's objects, and remove them at the end.
+    def ledger(self, files: Mapping[str, str]) -> Iterator[None]:
+        """Create the ledger in a namespace of its own, and remove both at the end.
 
-        CannotVerify if the API already has some.
+        CannotVerify if the API already has them.
         """
-        name = DEFINITION["metadata"]["name"]
-        with _api_errors("if no other run uses it, remove it: docs/hybrid.md says how"):
-            self._definitions.create_custom_resource_definition(DEFINITION)  # type: ignore[arg-type]  # takes dicts
-        try:
-            for node in nodes:
+        (definition,) = manifests.objects(files["definition.yaml"])
+        name = definition["metadata"]["name"]
+        with ExitStack() as stack:
+            with _api_errors("if no other run uses it, remove it: docs/hybrid.md says how"):
+                self._definitions.create_custom_resource_definition(definition)  # type: ignore[arg-type]  # takes dicts
+            stack.callback(self._remove_definition, name)
+            with _api_errors():
+                self._namespaces.create_namespace({"metadata": {"name": NAMESPACE}})  # type: ignore[arg-type]
+            stack.callback(self._remove_namespace)
+            for node in manifests.generic_nodes(files):
                 with _api_errors():
                     wait_until(
                         partial(self._add, node), bool, what=f"{PLURAL} to be served", timeout=90
                     )
             yield
-        finally:
-            with _api_errors():
-                for node in self._object_names():
-                    # Otherwise its finalizer would wait for the operator, which is gone.
-                    self.change(node, {"metadata": {"finalizers": None}})
-                self._definitions.delete_custom_resource_definition(name)  # and the objects with it
-                wait_until(
-                    partial(self._is_defined, name),
-                    lambda is_defined: not is_defined,
-                    what=f"{name} to be removed",
-                    timeout=90,
-                )
+
+    def _remove_namespace(self) -> None:
+        with _api_errors():
+            self._namespaces.delete_namespace(NAMESPACE)
+
+    def _remove_definition(self, name: str) -> None:
+        """Remove the definition, and with it the objects."""
+        with _api_errors():
+            for node in self._object_names():
+                # Otherwise its finalizer would wait for the operator, which is gone.
+                with _unless_missing():
+                    patch = {"metadata": {"finalizers": None}}
+                    self._objects.patch_namespaced_custom_object(*_LEDGER, node, patch)
+            self._definitions.delete_custom_resource_definition(name)
+            wait_until(
+                partial(self._is_defined, name),
+                lambda is_defined: not is_defined,
+                what=f"{name} to be removed",
+                timeout=90,
+            )
 
     def _object_names(self) -> list[str]:
-        answer = cast(
-            "dict[str, Any]", self._objects.list_cluster_custom_object(GROUP, VERSION, PLURAL)
-        )
-        return [item["metadata"]["name"] for item in answer["items"]]
+        names: list[str] = []
+        with _unless_missing():  # it is never served if its namespace could not be created
+            answer = cast("dict[str, Any]", self._objects.list_namespaced_custom_object(*_LEDGER))
+            names += [item["metadata"]["name"] for item in answer["items"]]
+        return names
 
     def _is_defined(self, name: str) -> bool:
-        try:
+        with _unless_missing():
             self._definitions.read_custom_resource_definition(name)
-        except ApiException as error:
-            if error.status == HTTPStatus.NOT_FOUND:
-                return False
-            raise
-        return True
+            return True
+        return False
 
-    def _add(self, node: str) -> bool:
-        body = {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": "GenericNode",
-            "metadata": {"name": node},
-            "spec": {"alias": node, "type": "Slurm"},
-        }
-        try:
-            self._objects.create_cluster_custom_object(GROUP, VERSION, PLURAL, body)
-        except ApiException as error:
-            if error.status == HTTPStatus.NOT_FOUND:  # of a definition that is not served yet
-                return False
-            raise
-        return True
+    def _add(self, node: dict[str, Any]) -> bool:
+        with _unless_missing():  # its definition may not be served yet
+            self._objects.create_namespaced_custom_object(*_LEDGER, node)
+            return True
+        return False
 
 
 @contextmanager
-def with_ledger(nodes: Sequence[str], log: Path) -> Iterator[KubernetesApi]:
-    """Yield a Kubernetes API with a GenericNode for each node, and clean up at the end.
+def with_ledger(files: Mapping[str, str], log: Path) -> Iterator[KubernetesApi]:
+    """Yield a Kubernetes API with the GenericNodes in manifests, and clean up at the end.
 
     It is the API that KUBECONFIG names, or one started from the programs in KUBEBUILDER_ASSETS, or
     an emulated one. Programs that are started write to `log`.
@@ -171,9 +134,9 @@ def with_ledger(nodes: Sequence[str], log: Path) -> Iterator[KubernetesApi]:
         elif assets := os.environ.get(STARTED):
             api = _of(STARTED, stack.enter_context(_started(Path(assets), log)))
         else:
-            yield KubernetesApi(EMULATED, stack.enter_context(_emulated(nodes)))
+            yield KubernetesApi(EMULATED, stack.enter_context(_emulated(files)))
             return
-        stack.enter_context(api.ledger(nodes))
+        stack.enter_context(api.ledger(files))
         yield api
 
 
@@ -263,11 +226,14 @@ def _kube_apiserver(
 
 
 @contextmanager
-def _emulated(nodes: Sequence[str]) -> Iterator[Path]:
+def _emulated(files: Mapping[str, str]) -> Iterator[Path]:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         file = directory / "emulator"
-        command = [sys.executable, "-P", "-m", "harness.kubernetes.emulator", str(file), *nodes]
+        nodes = directory / "nodes.json"
+        nodes.write_text(json.dumps(manifests.generic_nodes(files)))
+        command = [sys.executable, "-P", "-m", "harness.kubernetes.emulator"]
+        command += [str(nodes), str(file), str(os.getpid())]
         emulator = stack.enter_context(subprocess.Popen(command, start_new_session=True))
         stack.callback(emulator.kill)
         wait_until(
@@ -316,6 +282,16 @@ def _api_errors(hint_if_taken: str | None = None) -> Iterator[None]:
         raise CannotVerify(f"Kubernetes API: {_message(error)}", hint=hint) from error
     except HTTPError as error:
         raise CannotVerify(f"no Kubernetes API answers: {error}") from error
+
+
+@contextmanager
+def _unless_missing() -> Iterator[None]:
+    """Suppress the error that something does not exist."""
+    try:
+        yield
+    except ApiException as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
 
 
 def _message(error: ApiException) -> str:

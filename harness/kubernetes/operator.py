@@ -1,14 +1,16 @@
 """The operator: Slurm offers what pods leave of a node, and pods get what jobs leave of it.
 
-    KUBECONFIG=... SLURM_JWT=... python -m harness.kubernetes.operator SLURMRESTD VERSION
+    python -m harness.kubernetes.operator --namespace NAME --tokens DIRECTORY [--slurmrestd URL]
 
-SLURMRESTD is a URL, or the path of a socket; VERSION is that of its API, such as v0.0.42; the token
-is SlurmUser's.
+It finds the Kubernetes API as kubectl does, or as the service account of its pod.
 
 The ledger has an object of kind GenericNode for each Slurm node. A scheduler of pods writes a pod's
 request into its spec (`admissionChecks`), places the pod once the status says `Ready` for it, and
 removes the request when the pod is gone. Only the operator writes the status, and it cuts what pods
 hold from the gres of the Slurm node.
+
+One operator keeps the ledger of several clusters. It reads a cluster's token before each request,
+so a token that is about to expire can be replaced while the operator runs.
 
 If the operator is killed, Slurm may have too little left, but never too much: the operator cuts
 before it promises, and gives back after the pod is gone. When it starts, it reads from the status
@@ -18,14 +20,16 @@ operator has cut again.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
 import re
-import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Protocol
 
 import httpx2
@@ -36,13 +40,20 @@ from harness.cluster.node_state import RESUMED
 from harness.errors import ClusterError
 from harness.kubernetes import amounts
 from harness.kubernetes.amounts import Amount
-from harness.kubernetes.ledger_entries import GROUP, PLURAL, VERSION, Entries
+from harness.kubernetes.ledger_entries import CLUSTER_NAME, GROUP, PLURAL, VERSION, Entries
+from harness.scenario import gpus_of, gres_count
 from harness.slurm_options import LEDGER_GRES
 
 # Seconds between two polls of a node.
 INTERVAL = 0.5
+# Where a cluster's slurmrestd is: a Service in the operator's own namespace.
+SLURMRESTD = "http://{cluster}-slurmrestd:6820"
+_CLUSTER_NAME = re.compile(CLUSTER_NAME)
+_API_PATH = re.compile(r"/slurm/v(\d+)\.(\d+)\.(\d+)/")
 # The states of a job that has nodes.
 _WITH_NODES = {"RUNNING", "SUSPENDED", "COMPLETING"}
+# The sockets or devices of a gres, as in "(S:0)" and "(IDX:0,2)".
+_GRES_DETAILS = re.compile(r"\([^)]*\)")
 # All states of a node that takes jobs.
 _TAKES_JOBS = {"IDLE", "MIXED", "ALLOCATED"}
 
@@ -83,8 +94,8 @@ class SlurmApi(Protocol):
     async def reconfigure(self) -> None:
         """Make slurmctld reread its configuration: all nodes register and wait for the operator."""
 
-    async def resume(self, node: SharedNode) -> None:
-        """Let a node take jobs."""
+    async def resume(self, node: SharedNode, amount: Amount) -> None:
+        """Let a node take jobs, and limit what Slurm offers of it, in a single step."""
 
     async def forget_reason(self, node: SharedNode) -> None:
         """Clear the reason of a node that was resumed."""
@@ -94,11 +105,15 @@ class SlurmApi(Protocol):
 
 
 class Slurmrestd:
-    """Slurm's REST API; ClusterError if it refuses a request, or accepts it only in part."""
+    """Slurm's REST API; ClusterError if it refuses a request, or accepts it only in part.
 
-    def __init__(self, client: httpx2.AsyncClient, version: str) -> None:
+    Use the newest version that it serves. `token` is the file with SlurmUser's token.
+    """
+
+    def __init__(self, client: httpx2.AsyncClient, token: Path) -> None:
         self._client = client
-        self._version = version
+        self._token = token
+        self._version = ""
 
     async def node(self, name: str) -> SharedNode:
         """Return a node."""
@@ -110,20 +125,20 @@ class Slurmrestd:
 
     async def offer(self, node: SharedNode, amount: Amount) -> None:
         """Limit what Slurm offers of a node."""
-        sizes = zip(LEDGER_GRES, (amount.cpus, amount.memory), strict=True)
-        await self._ask(
-            "POST",
-            f"node/{node.name}",
-            gres=",".join((*node.other_gres, *(f"{name}:{size}" for name, size in sizes))),
-        )
+        await self._ask("POST", f"node/{node.name}", gres=_gres(node, amount))
 
     async def reconfigure(self) -> None:
         """Make slurmctld reread its configuration: all nodes register and wait for the operator."""
         await self._ask("GET", "reconfigure/")
 
-    async def resume(self, node: SharedNode) -> None:
-        """Let a node take jobs."""
-        await self._ask("POST", f"node/{node.name}", state=["RESUME"])
+    async def resume(self, node: SharedNode, amount: Amount) -> None:
+        """Let a node take jobs, and limit what Slurm offers of it, in a single step.
+
+        Otherwise slurmctld might forget an earlier limit just before: update_node() in node_mgr.c
+        applies both while it holds its lock.
+        """
+        changes = {"gres": _gres(node, amount), "state": ["RESUME"]}
+        await self._ask("POST", f"node/{node.name}", **changes)
 
     async def forget_reason(self, node: SharedNode) -> None:
         """Clear the reason of a node that was resumed."""
@@ -141,26 +156,88 @@ class Slurmrestd:
         return jobs
 
     async def _ask(self, method: str, what: str, **changes: Any) -> dict[str, Any]:
-        path = f"/slurm/{self._version}/{what}"
+        if not self._version:
+            document = await self._request("GET", "/openapi/v3")
+            versions = filter(None, map(_API_PATH.match, document.get("paths", ())))
+            newest = max((tuple(map(int, version.groups())) for version in versions), default=None)
+            if not newest:
+                raise ClusterError("slurmrestd serves no version of /slurm")
+            self._version = "v{}.{}.{}".format(*newest)
+        return await self._request(method, f"/slurm/{self._version}/{what}", **changes)
+
+    async def _request(self, method: str, path: str, **changes: Any) -> dict[str, Any]:
         try:
-            answer = await self._client.request(method, path, json=changes or None)
+            token = self._token.read_text().strip()
+            answer = await self._client.request(
+                method, path, json=changes or None, headers={"X-SLURM-USER-TOKEN": token}
+            )
+        except OSError as error:
+            raise ClusterError(f"there is no token: {error}") from error
         except httpx2.TransportError as error:
             raise ClusterError(f"slurmrestd does not answer {method} {path}: {error!r}") from error
-        content: dict[str, Any] = answer.json() if answer.content else {}
-        # slurmrestd ignores unknown fields with a warning.
-        if answer.status_code != 200 or content.get("errors") or content.get("warnings"):
+        if answer.status_code == HTTPStatus.NOT_FOUND:  # after an upgrade
+            self._version = ""
+        is_json = "json" in answer.headers.get("content-type", "")
+        content: dict[str, Any] = answer.json() if is_json and answer.content else {}
+        # slurmrestd ignores unknown fields with a warning; it also warns if there is no job.
+        ignored = changes and content.get("warnings")
+        if answer.status_code != HTTPStatus.OK or content.get("errors") or ignored:
             raise ClusterError(f"{method} {path} {changes}: {answer.status_code} {answer.text}")
         return content
 
 
+class Clusters:
+    """The slurmrestd of each cluster.
+
+    `where` is its URL or the path of its socket, with {cluster} in place of the cluster's name;
+    `tokens` is a directory with a file for each cluster.
+    """
+
+    def __init__(self, where: str, tokens: Path) -> None:
+        self._where = where
+        self._tokens = tokens
+        self._connected: dict[str, Slurmrestd] = {}
+        self._clients = AsyncExitStack()
+
+    async def slurmrestd(self, cluster: str) -> Slurmrestd:
+        """Return the slurmrestd of a cluster; ClusterError for what cannot be its name."""
+        if not _CLUSTER_NAME.fullmatch(cluster):
+            raise ClusterError(f"{cluster!r} is not the name of a cluster")
+        if cluster not in self._connected:
+            where = self._where.format(cluster=cluster)
+            is_url = "://" in where
+            client = httpx2.AsyncClient(
+                transport=None if is_url else httpx2.AsyncHTTPTransport(uds=where),
+                base_url=where if is_url else "http://slurm",
+                timeout=30,
+            )
+            await self._clients.enter_async_context(client)
+            self._connected[cluster] = Slurmrestd(client, self._tokens / cluster)
+        return self._connected[cluster]
+
+    async def __aenter__(self) -> Clusters:
+        """Connections are made when they are needed."""
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Close all connections."""
+        await self._clients.aclose()
+
+
+def _gres(node: SharedNode, amount: Amount) -> str:
+    """Return the gres of a node that offers this amount."""
+    sizes = [amount.cpus, amount.memory, amount.gpus]
+    ledger = zip(LEDGER_GRES, sizes if node.whole.gpus else sizes[:-1], strict=False)
+    return ",".join((*node.other_gres, *(f"{name}:{size}" for name, size in ledger)))
+
+
 def parse_node(facts: Mapping[str, Any]) -> SharedNode:
     """Parse a node from slurmrestd."""
-    # Each without its sockets, as in "(S:0)".
-    gres = [entry for entry in re.sub(r"\([^)]*\)", "", facts["gres"]).split(",") if entry]
+    gres = _entries(facts["gres"])
     waits = node_state.waits_for_operator("+".join(facts["state"]), facts["reason"])
     return SharedNode(
         name=facts["name"],
-        whole=amounts.of_slurm(facts["cpus"], facts["real_memory"]),
+        whole=amounts.of_slurm(facts["cpus"], facts["real_memory"], gpus_of(gres)),
         offered=_sizes(facts["gres"]),
         # Not alloc_cpus: for a single node, slurmctld returns its value from the last query of all
         # nodes.
@@ -175,21 +252,33 @@ def parse_node(facts: Mapping[str, Any]) -> SharedNode:
 
 def parse_jobs(jobs: Iterable[Mapping[str, Any]], name: str) -> Amount:
     """Return what jobs from slurmrestd use of a node; ended jobs still list what they used."""
-    resources = [job["job_resources"] for job in jobs if _WITH_NODES & {*job["job_state"]}]
-    parts = [
-        part
-        for resource in resources
-        for part in resource["nodes"]["allocation"]
-        if part["name"] == name
-    ]
-    return amounts.total(
-        amounts.of_slurm(part["cpus"]["count"], part["memory"]["allocated"]) for part in parts
-    )
+    used = []
+    for job in jobs:
+        if _WITH_NODES & {*job["job_state"]}:
+            parts = job["job_resources"]["nodes"]["allocation"]
+            # For each node, such as "gpu:a100:1(IDX:0),k8scpu:2"; none if the job has no gres.
+            gres = job["gres_detail"] or [""] * len(parts)
+            used += [
+                amounts.of_slurm(
+                    part["cpus"]["count"],
+                    part["memory"]["allocated"],
+                    gpus_of(_entries(one)),
+                )
+                for part, one in zip(parts, gres, strict=True)
+                if part["name"] == name
+            ]
+    return amounts.total(used)
 
 
 def _sizes(gres: str) -> Amount:
-    sizes = dict(re.findall(r"(\w+):(\d+)", gres))
-    return amounts.of_slurm(*(int(sizes.get(name, 0)) for name in LEDGER_GRES))
+    """Return the ledger's part of a gres; slurmctld writes multiples of 1024 as 250K."""
+    sizes = {one.partition(":")[0]: gres_count(one) for one in _entries(gres)}
+    return amounts.of_slurm(*(sizes.get(name, 0) for name in LEDGER_GRES))
+
+
+def _entries(gres: str) -> list[str]:
+    """Return the entries of a gres without their sockets and devices."""
+    return [entry for entry in _GRES_DETAILS.sub("", gres).split(",") if entry]
 
 
 async def settle(
@@ -205,7 +294,7 @@ async def settle(
         node = await slurm.node(name)
     node = await _cut(slurm, node, entries.held)
     if node.waits and not entries.drained:
-        await slurm.resume(node)
+        await slurm.resume(node, amounts.left_to_slurm(node.whole, entries.held.values()))
     if node.resumed:
         await slurm.forget_reason(node)
     for pod, quantities in wanted.items():
@@ -260,6 +349,7 @@ async def _cut(slurm: SlurmApi, node: SharedNode, held: Mapping[str, Amount]) ->
 @kopf.on.startup()
 def _configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.posting.enabled = False
+    settings.scanning.disabled = True  # it may not list namespaces and definitions
 
 
 @kopf.timer(GROUP, VERSION, PLURAL, interval=INTERVAL, backoff=INTERVAL)
@@ -271,7 +361,8 @@ async def keep(
     Decisions stay in memory: the object may be older than the last status that was written.
     """
     entries = memo.setdefault("entries", Entries.of(status))
-    node = await settle(memo.slurm, spec["alias"], spec.get("admissionChecks") or {}, entries)
+    slurm = await memo.clusters.slurmrestd(spec["cluster"])
+    node = await settle(slurm, spec["alias"], spec.get("admissionChecks") or {}, entries)
     written, checks = status.get("admissionChecks") or {}, entries.checks()
     if changed := {
         pod: checks.get(pod)
@@ -285,26 +376,50 @@ async def keep(
         patch.status["allocatedResources"] = allocated
 
 
-@asynccontextmanager
-async def connected(where: str, version: str, token: str) -> AsyncIterator[Slurmrestd]:
-    """Connect to a slurmrestd, a URL or the path of a socket, as the user of a token."""
-    is_url = "://" in where
-    async with httpx2.AsyncClient(
-        transport=None if is_url else httpx2.AsyncHTTPTransport(uds=where),
-        base_url=where if is_url else "http://slurm",
-        headers={"X-SLURM-USER-TOKEN": token},
-        timeout=30,
-    ) as client:
-        yield Slurmrestd(client, version)
+async def run(namespace: str, tokens: Path, where: str, parent: int | None) -> None:
+    """Run the operator for the ledger in a namespace until a signal arrives.
+
+    If `parent` is the process that has started it, it also ends with this process.
+    """
+    ended = asyncio.Event()
+
+    async def watch() -> None:
+        while os.getppid() == parent:
+            await asyncio.sleep(1)
+        ended.set()
+
+    async with Clusters(where, tokens) as clusters, asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watch()) if parent else None
+        await kopf.operator(
+            namespaces=[namespace],
+            standalone=True,
+            memo=kopf.Memo(clusters=clusters),
+            stop_flag=ended,
+        )
+        if watching:
+            watching.cancel()
 
 
-async def run(where: str, version: str, token: str) -> None:
-    """Run the operator until a signal arrives."""
-    async with connected(where, version, token) as slurm:
-        await kopf.operator(clusterwide=True, standalone=True, memo=kopf.Memo(slurm=slurm))
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m harness.kubernetes.operator")
+    parser.add_argument("--namespace", required=True, help="the namespace of the GenericNodes")
+    parser.add_argument(
+        "--tokens",
+        required=True,
+        type=Path,
+        help="a directory with SlurmUser's token for each cluster, in a file of the cluster's name",
+    )
+    parser.add_argument(
+        "--slurmrestd",
+        default=SLURMRESTD,
+        help="the URL, or the path of the socket, of a cluster's slurmrestd (default: %(default)s)",
+    )
+    parser.add_argument("--parent", type=int, help="end when this parent process has ended")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
     # Otherwise kopf's messages about failed handlers would be lost.
     logging.basicConfig(level=logging.WARNING, format="[%(asctime)s] %(levelname)s: %(message)s")
-    asyncio.run(run(sys.argv[1], sys.argv[2], os.environ["SLURM_JWT"]))
+    arguments = _arguments()
+    asyncio.run(run(arguments.namespace, arguments.tokens, arguments.slurmrestd, arguments.parent))

@@ -26,13 +26,15 @@ from harness.errors import CommandFailed
 from harness.faults import Fault
 from harness.kubernetes import amounts
 from harness.kubernetes.amounts import Amount, Use
-from harness.kubernetes.hybrid_cluster import HybridCluster
+from harness.kubernetes.hybrid_cluster import HybridCluster, new_token
 from harness.kubernetes.ledger_entries import READY, REFUSED
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.rundir import RunDir
+from harness.scenario import gpus_of
 from harness.ssh import Ssh
+from harness.verify.selection import has_room_for_pods
 from harness.wait import wait_until
 
 pytestmark = [pytest.mark.needs("kubernetes", "users"), pytest.mark.provokes()]
@@ -41,23 +43,36 @@ pytestmark = [pytest.mark.needs("kubernetes", "users"), pytest.mark.provokes()]
 # the meantime.
 MORE, MOST_WAITING = 5, 3
 SEED = 1
-# CPUs and MiB of jobs in `scontrol show node`: as requested from the ledger, and as allocated.
-REQUESTED = r"GresUsed=\S*k8scpu:(\d+)\S*k8smemory:(\d+)"
-ALLOCATED = r"AllocTRES=cpu=(\d+),mem=(\d+)M"
+# CPUs and MiB in `scontrol show node`: what Slurm may give to jobs, what jobs have requested from
+# the ledger, and what they have.
+OFFERED = r" Gres=\S*k8scpu:(\d+)([KMGT]?)\S*k8smemory:(\d+)([KMGT]?)"
+REQUESTED = OFFERED.replace(" Gres", "GresUsed")
+ALLOCATED = r"AllocTRES=cpu=(\d+)([KMGT]?),mem=(\d+)([KMGT]?)"
+# The same for GPUs, whose allocation is in AllocTRES only if AccountingStorageTRES says so.
+LEDGER_GPUS = r"GresUsed=\S*\bk8sgpu:(\d+)"
+GPUS = r"GresUsed=(?:\S*,)?gpu:(?:\(null\):|[A-Za-z][\w.-]*:)?(\d+)"
 
 
 @pytest.fixture
-def hybrid(operators: dict[str, HybridCluster]) -> HybridCluster:
-    """The first cluster that is shared with Kubernetes."""
-    return next(iter(operators.values()))
+def hybrid(shared_clusters: dict[str, HybridCluster], plan: Plan) -> HybridCluster:
+    """The first cluster that is shared with Kubernetes and has room for the pods of checks."""
+    return next(
+        found
+        for name, found in shared_clusters.items()
+        if has_room_for_pods(plan.scenario.clusters[name])
+    )
 
 
 @pytest.fixture
 def whole(hybrid: HybridCluster, plan: Plan) -> dict[str, Amount]:
     """The size of each node of that cluster."""
+    return sizes_of_nodes(plan, hybrid)
+
+
+def sizes_of_nodes(plan: Plan, hybrid: HybridCluster) -> dict[str, Amount]:
     groups = plan.scenario.clusters[hybrid.cluster.name].nodes
     return {
-        name: amounts.of_slurm(group.cpus, group.memory)
+        name: amounts.of_slurm(group.cpus, group.memory, gpus_of(group.gres))
         for group in groups
         for name in hostlist.expand(group.name)
     }
@@ -75,6 +90,16 @@ def pod(hybrid: HybridCluster, node: str, wanted: Amount, answer: str = READY) -
         hybrid.withdraw(node, name)
 
 
+def submitted(jobs: Jobs, cluster: SlurmCluster, body: str, *options: str) -> int | None:
+    """Submit a job and return its id; None if no node has enough resources left."""
+    try:
+        return jobs.submit_here(cluster, body, *options)
+    except CommandFailed as error:
+        if "node configuration is not available" not in error.stderr:
+            raise
+        return None
+
+
 def wait_for_answer(hybrid: HybridCluster, node: str, name: str, wanted: str) -> None:
     wait_until(
         lambda: hybrid.answers(node).get(name),
@@ -82,6 +107,7 @@ def wait_for_answer(hybrid: HybridCluster, node: str, name: str, wanted: str) ->
         what=f"the pod on {node} to be {wanted}",
         timeout=180,
         give_up=bool,
+        show=lambda answer: f"{answer} {hybrid.reason(node, name)}".strip(),
     )
 
 
@@ -89,29 +115,37 @@ def shown(cluster: SlurmCluster, node: str) -> str:
     return cluster.run("scontrol", "--details", "--oneliner", "show", "node", node).stdout
 
 
-def sizes(pattern: str, text: str) -> tuple[int, ...]:
+def offered(cluster: SlurmCluster, node: str) -> tuple[int, ...]:
+    """Return the CPUs and MiB that Slurm has left to jobs."""
+    return sizes(OFFERED, shown(cluster, node))
+
+
+def sizes(pattern: str, text: str, units: str = "_KMGT") -> tuple[int, ...]:
+    """Return numbers with their units, of which the first is 1 and each other 1024 of the last."""
     match = re.search(pattern, text)
-    return tuple(map(int, match.groups())) if match else (0, 0)
+    found = match.groups() if match else ("0", "", "0", "")
+    return tuple(
+        int(number) * 1024 ** (units.index(unit) if unit else 0)
+        for number, unit in zip(found[::2], found[1::2], strict=True)
+    )
 
 
 def test_pod_is_refused_where_jobs_occupy_the_node_and_job_waits_where_pods_do(
     hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
-    half, most = (
-        Amount(size.millicpus // 2, size.memory // 2),
-        Amount(size.millicpus // 2 + 100, 100),
-    )
+    half = amounts.of_slurm(size.cpus // 2, size.memory // 2)
+    most = Amount(size.millicpus - half.millicpus + 100, 100)
     options = (f"--nodelist={node}", f"--ntasks={half.cpus}", f"--mem={half.memory}")
-    first = jobs.submit_here(cluster, "sleep 300", *options)
+    first = jobs.submit_here(cluster, "sleep 3000", *options)
     cluster.wait_for([first], {"RUNNING"})
     with pod(hybrid, node, most, REFUSED), pod(hybrid, node, half):
-        second = jobs.submit_here(cluster, "sleep 300", *options)
+        second = jobs.submit_here(cluster, "sleep 3000", *options)
         allocated = wait_until(
             lambda: hybrid.ledger_object(node)["status"]["allocatedResources"],
             lambda parts: [part["allocated"] for part in parts] == [half.quantities()] * 2,
             what=f"{node} to be allocated half to Slurm and half to Kubernetes",
-            timeout=120,
+            timeout=300,
         )
         assert [part["type"] for part in allocated] == ["Slurm", "Kubernetes"]
         assert_waits(cluster, second)
@@ -129,6 +163,49 @@ def assert_waits(cluster: SlurmCluster, job_id: int) -> None:
     assert seen.state == "PENDING", f"a job that needs what a pod has is {seen.state}"
 
 
+@pytest.mark.needs("several_shared_clusters")
+def test_operator_keeps_the_ledger_of_each_cluster_and_uses_a_token_that_was_replaced(
+    hybrid: HybridCluster, shared_clusters: dict[str, HybridCluster], plan: Plan
+) -> None:
+    """Without a valid token for one cluster, it still answers pods on the others."""
+    other = next(found for found in shared_clusters.values() if found is not hybrid)
+    (node, *_), (other_node, *_) = (sizes_of_nodes(plan, found) for found in (hybrid, other))
+    before = offered(hybrid.cluster, node)
+    name, wanted = f"pod-{secrets.token_hex(4)}", Amount(500, 100)
+    other.operator.replace_token(other.cluster.name, "invalid")
+    try:
+        other.request_for(other_node, name, wanted.quantities())
+        for _ in range(2):
+            with pod(hybrid, node, wanted):
+                pass
+        wait_until(
+            lambda: offered(hybrid.cluster, node),
+            lambda sizes: sizes == before,
+            what=f"{node} to offer {before} again",
+            timeout=120,
+        )
+        assert name not in other.answers(other_node), (
+            f"the operator has answered a pod on {other_node}, for which it has no valid token"
+        )
+        other.operator.replace_token(other.cluster.name, new_token(plan, other.cluster))
+        wait_for_answer(other, other_node, name, READY)
+        left = amounts.left_to_slurm(sizes_of_nodes(plan, other)[other_node], [wanted])
+        # Several times: what something else changes, the operator changes back.
+        wrong = [
+            f"{found} offers {now} to jobs, should be {should_be}"
+            for found, of, should_be in 5
+            * (
+                (node, hybrid.cluster, before),
+                (other_node, other.cluster, (left.cpus, left.memory)),
+            )
+            if (now := offered(of, found)) != should_be
+        ]
+        assert not wrong, f"while a pod has {wanted.quantities()} of {other_node}: {wrong}"
+    finally:
+        other.operator.replace_token(other.cluster.name, new_token(plan, other.cluster))
+        other.withdraw(other_node, name)
+
+
 @pytest.mark.needs("external_jobs")
 def test_external_job_reserves_for_a_pod_what_other_jobs_wait_for_and_starts_nothing(
     hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs, ssh: Ssh
@@ -143,7 +220,7 @@ def test_external_job_reserves_for_a_pod_what_other_jobs_wait_for_and_starts_not
         "sbatch", "--parsable", "--external", *options, user=jobs.user
     ).stdout.strip()
     cluster.wait_for([int(external)], {"RUNNING"})
-    job_id = jobs.submit_here(cluster, "sleep 300", *options)
+    job_id = jobs.submit_here(cluster, "sleep 3000", *options)
     assert_waits(cluster, job_id)
     with pod(hybrid, node, Amount(size.millicpus // 2, 0), REFUSED):
         pass
@@ -227,10 +304,13 @@ def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
 def test_every_job_requests_from_the_ledger_what_it_gets(
     options: tuple[str, ...], hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
-    job_id = jobs.submit_here(hybrid.cluster, "sleep 300", *options)
+    job_id = jobs.submit_here(hybrid.cluster, "sleep 3000", *options)
     hybrid.cluster.wait_for([job_id], {"RUNNING"})
     texts = {node: shown(hybrid.cluster, node) for node in whole}
-    pairs = {node: (sizes(REQUESTED, text), sizes(ALLOCATED, text)) for node, text in texts.items()}
+    pairs = {
+        node: (sizes(REQUESTED, text), sizes(ALLOCATED, text, "MGT"))
+        for node, text in texts.items()
+    }
     assert any(allocated != (0, 0) for _, allocated in pairs.values())
     for node, (from_ledger, allocated) in pairs.items():
         assert all(
@@ -241,6 +321,45 @@ def test_every_job_requests_from_the_ledger_what_it_gets(
         )
 
 
+@pytest.mark.needs("shared_gpus")
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--gres=gpu:1",),
+        ("--gpus=2", "--nodes=1"),
+        ("--gpus-per-task=1", "--ntasks=2", "--nodes=1"),
+    ],
+    ids=" ".join,
+)
+def test_gpus_of_pods_are_not_given_to_jobs_nor_those_of_jobs_to_pods(
+    options: tuple[str, ...], hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs
+) -> None:
+    cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
+    here = (f"--nodelist={node}", *options)
+    with pod(hybrid, node, Amount(1000, 100, size.gpus)):
+        accepted = submitted(jobs, cluster, "sleep 3000", *here)
+        assert not accepted, f"sbatch {' '.join(here)} is accepted although pods have all GPUs"
+    job_id = wait_until(
+        lambda: submitted(jobs, cluster, "sleep 3000", *here),
+        bool,
+        what=f"{node} to have GPUs again",
+        timeout=120,
+    )
+    cluster.wait_for([job_id], {"RUNNING"})
+    text = shown(cluster, node)
+    requested, allocated = (sum(map(int, re.findall(what, text))) for what in (LEDGER_GPUS, GPUS))
+    assert requested >= allocated > 0, (
+        f"{' '.join(options)}: jobs have {allocated} GPUs of {node}, "
+        f"but requested {requested} from the ledger"
+    )
+    left = size.gpus - requested
+    with (
+        pod(hybrid, node, Amount(100, 10, left + 1), REFUSED),
+        pod(hybrid, node, Amount(100, 10, left)),
+    ):
+        pass
+
+
 def test_user_cannot_bypass_the_ledger(
     hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
@@ -249,7 +368,11 @@ def test_user_cannot_bypass_the_ledger(
     refused = [
         *(
             ("sbatch", f"--{option}", "--wrap=true")
-            for option in ("exclusive", "mem=0", "mem-per-cpu=0")
+            for option in (
+                *("exclusive", "mem=0", "mem-per-cpu=0", "ntasks-per-gpu=1"),
+                *("tres-per-task=gres/k8scpu:1", "gpus-per-socket=1", "cpus-per-gpu=2"),
+                "gres=gpu:9999999999999999999,gpu:1",
+            )
         ),
         *(
             ("scontrol", "update", f"JobId={job_id}", change)
@@ -259,6 +382,8 @@ def test_user_cannot_bypass_the_ledger(
                 "NumTasks=2",
                 "MinMemoryNode=500",
                 "MinMemoryCPU=500",
+                "CpusPerTres=gres/gpu:4",
+                "MemPerTres=gres/gpu:500",
             )
         ),
         ("scontrol", "update", f"NodeName={node}", "Gres=k8scpu:99,k8smemory:99999"),
@@ -278,11 +403,11 @@ def test_user_cannot_bypass_the_ledger(
 @contextmanager
 def killed(hybrid: HybridCluster) -> Iterator[None]:
     """Kill the operator, and start it again at the end."""
-    hybrid.kill_operator()
+    hybrid.operator.kill()
     try:
         yield
     finally:
-        hybrid.start_operator()
+        hybrid.operator.start()
 
 
 @contextmanager
@@ -309,14 +434,14 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
 ) -> None:
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     other = next(name for name in whole if name != node)
-    offered = f"Gres=k8scpu:1,k8smemory:{size.memory - 100}"
+    wanted = (1, size.memory - 100)
     with drained(cluster, other), pod(hybrid, node, Amount(size.millicpus - 1000, 100)):
         # Several times: what something else changes, the operator changes back.
         for _ in range(5):
-            text = shown(cluster, node)
-            assert offered in text, (
-                f"{node} has {' '.join(re.findall('Gres=[^ ]*', text))}, "
-                f"the operator has set {offered}: something else changes Gres of nodes"
+            now = offered(cluster, node)
+            assert now == wanted, (
+                f"{node} offers {now} to jobs, the operator has set {wanted}: "
+                "something else changes Gres of nodes"
             )
         with killed(hybrid):
             with faults.injected(
@@ -335,17 +460,17 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
                 f"{other}, which an administrator drained, is {states[other]} "
                 "although no operator runs: something else resumes nodes"
             )
-            job_id = jobs.submit_here(cluster, "sleep 300", f"--nodelist={node}", "--ntasks=2")
+            job_id = jobs.submit_here(cluster, "sleep 3000", f"--nodelist={node}", "--ntasks=2")
             assert_waits(cluster, job_id)
         wait_until(
             lambda: shown(cluster, node),
-            lambda text: offered in text and "DRAIN" not in text,
-            what=f"{node} to take jobs with {offered}",
+            lambda text: sizes(OFFERED, text) == wanted and "DRAIN" not in text,
+            what=f"{node} to take jobs with {wanted}",
             timeout=180,
         )
         state = cluster.job(job_id).state
         assert state == "PENDING", (
-            f"a job that needs what a pod has is {state} although the operator has set {offered}: "
+            f"a job that needs what a pod has is {state} although the operator has set {wanted}: "
             "something else changes Gres of nodes, or the operator resumes them too early"
         )
         reasons = {candidate.name: candidate.reason for candidate in cluster.nodes()}
@@ -431,14 +556,11 @@ class Work:
     def submit(self, body: str, cpus: int, memory: int) -> int | None:
         """Submit a job and return its id; None if no node has enough resources left."""
         options = ("--nodes=1", f"--ntasks={cpus}", f"--mem={memory}")
-        try:
-            job_id = self.jobs.submit_here(self.cluster, body, *options)
-        except CommandFailed as error:
-            if "node configuration is not available" not in error.stderr:
-                raise
+        job_id = submitted(self.jobs, self.cluster, body, *options)
+        if job_id:
+            self.memory_of[job_id] = memory
+        else:
             self.refused += 1
-            return None
-        self.memory_of[job_id] = memory
         return job_id
 
     def uses(self) -> list[Use]:
@@ -562,7 +684,7 @@ def go_on(
             counts,
             lambda seen: all(map(ge, seen, enough)),
             what=f"{MORE} more jobs and pods",
-            timeout=120,
+            timeout=300,
         )
     finally:
         ended.set()

@@ -69,7 +69,9 @@ def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cp
 
     async def answer_to_a_pod() -> str:
         entries = Entries()
-        async with operator.connected(*there["shared"].slurmrestd) as slurmrestd:
+        connected = there["shared"].operator
+        async with operator.Clusters(connected.slurmrestd, connected.tokens) as known:
+            slurmrestd = await known.slurmrestd("shared")
             await operator.settle(slurmrestd, "n1", {"pod": {"cpu": "4"}}, entries)
             state = entries.checks()["pod"]["state"]
             await operator.settle(slurmrestd, "n1", {}, entries)
@@ -78,11 +80,11 @@ def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cp
     monkeypatch.setattr(Slurmrestd, "offer", offer_after_a_job)
     if not jobs_are_asked:
         monkeypatch.setattr(Slurmrestd, "taken", taken_by_none)
-    with hybrid_cluster.operators(
+    with hybrid_cluster.with_operator(
         shared.directory, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh
     ) as there:
         cluster = there["shared"].cluster
-        there["shared"].kill_operator()
+        there["shared"].operator.kill()
         try:
             assert asyncio.run(answer_to_a_pod()) == answer
         finally:
@@ -93,7 +95,7 @@ def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cp
 def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
     shared: OpenRun,
 ) -> None:
-    with hybrid_cluster.operators(
+    with hybrid_cluster.with_operator(
         shared.directory, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh
     ) as there:
         ledger, cluster = there["shared"], there["shared"].cluster
@@ -117,12 +119,12 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
                 what="n1 to be cut",
                 timeout=300,
             )
-            ledger.kill_operator()
+            ledger.operator.kill()
             shared.ssh.run("n1", ["systemctl", "restart", "slurmd"])
             wait_until(
                 node, lambda seen: "INVALID_REG" in seen.state, what="n1 to drain", timeout=300
             )
-            ledger.start_operator()
+            ledger.operator.start()
             wait_until(
                 node, lambda seen: seen.state == "MIXED", what="n1 to take jobs", timeout=300
             )

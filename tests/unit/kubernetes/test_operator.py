@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from harness.errors import ClusterError
@@ -31,6 +32,7 @@ class FakeSlurm:
     def __init__(self, **facts: Any) -> None:
         self.seen = SharedNode("n1", WHOLE, WHOLE, Amount(), **facts)
         self.before_offer: Callable[[], None] = lambda: None
+        self.before_resume: Callable[[], None] = lambda: None
         self.capabilities: list[Amount] = []
         self.deaf = False
         self.reconsidered = 0
@@ -53,9 +55,10 @@ class FakeSlurm:
         self.seen = replace(self.seen, valid=True)
         self.restart()
 
-    async def resume(self, node: SharedNode) -> None:
+    async def resume(self, node: SharedNode, amount: Amount) -> None:
         assert self.seen.valid, "slurmctld resumes no such node"
-        self.seen = replace(self.seen, waits=False)
+        self.before_resume()
+        self.seen = replace(self.seen, waits=False, offered=amount)
 
     async def forget_reason(self, node: SharedNode) -> None:
         self.seen = replace(self.seen, resumed=False)
@@ -125,6 +128,17 @@ def test_restarted_slurmctld_gets_its_cut_before_its_node_takes_jobs() -> None:
     assert (slurm.seen.offered, slurm.seen.waits) == (Amount(1000, 900), False)
 
 
+def test_slurmctld_that_restarts_just_before_a_node_is_resumed_does_not_offer_what_pods_have() -> (
+    None
+):
+    slurm, entries = FakeSlurm(), Entries()
+    settle(slurm, {"a": LARGE}, entries)
+    slurm.restart()
+    slurm.before_resume = slurm.restart
+    settle(slurm, {"a": LARGE}, entries)
+    assert (slurm.seen.offered, slurm.seen.waits) == (Amount(1000, 900), False)
+
+
 @pytest.mark.parametrize("drained", [False, True])
 def test_node_that_registered_after_a_cut_takes_jobs_again_unless_it_had_been_drained(
     drained: bool,
@@ -187,17 +201,32 @@ def test_node_is_parsed_from_slurmrestd(
         "name": "n1",
         "cpus": 4,
         "real_memory": 1000,
-        "gres": "gpu:a100:2(S:0),k8scpu:3,k8smemory:900",
-        "gres_used": "gpu:a100:0(IDX:N/A),k8scpu:1,k8smemory:50",
+        "gres": "gpu:a100:2(S:0),k8scpu:3,k8smemory:900,k8sgpu:1",
+        "gres_used": "gpu:a100:1(IDX:0),k8scpu:1,k8smemory:50,k8sgpu:1",
         "state": state,
         "reason": reason,
     }
-    node = SharedNode("n1", WHOLE, Amount(3000, 900), Amount(1000, 50), ("gpu:a100:2",), **facts)
+    sizes = (Amount(4000, 1000, 2), Amount(3000, 900, 1), Amount(1000, 50, 1))
+    node = SharedNode("n1", *sizes, ("gpu:a100:2",), **facts)
     assert operator.parse_node(body) == node
 
 
+def test_sizes_that_slurmctld_writes_with_a_unit_are_read() -> None:
+    """_get_suffix() in gres.c writes multiples of 1024 so."""
+    body = {
+        "name": "n1",
+        "cpus": 64,
+        "real_memory": 256000,
+        "gres": "k8scpu:64,k8smemory:250K",
+        "gres_used": "k8scpu:0,k8smemory:0",
+        "state": ["IDLE"],
+        "reason": "",
+    }
+    assert operator.parse_node(body).offered == Amount(64000, 256000)
+
+
 def test_only_jobs_on_the_node_now_hold_resources_of_it() -> None:
-    def job(*states: str, **cpus_on: int) -> dict[str, Any]:
+    def job(*states: str, gpus: tuple[str, ...] = (), **cpus_on: int) -> dict[str, Any]:
         parts = [
             {"name": name, "cpus": {"count": count}, "memory": {"allocated": 10}}
             for name, count in cpus_on.items()
@@ -205,22 +234,109 @@ def test_only_jobs_on_the_node_now_hold_resources_of_it() -> None:
         return {
             "job_state": list(states),
             "job_resources": {"nodes": {"allocation": parts}} if parts else None,
+            "gres_detail": gpus,
         }
 
     body = [
         job("PENDING"),
-        job("RUNNING", n1=1, n2=2),
+        job("RUNNING", n1=1, n2=2, gpus=("gpu:a100:2(IDX:0,3),k8sgpu:2", "gpu:1(IDX:1)")),
         job("RUNNING", n2=4),
         job("COMPLETED", n1=4),
         job("COMPLETED", "COMPLETING", n1=2),
     ]
-    assert operator.parse_jobs(body, "n1") == Amount(3000, 20)
+    assert operator.parse_jobs(body, "n1") == Amount(3000, 20, 2)
 
 
 def test_slurmrestd_that_does_not_answer_is_named(tmp_path: Path) -> None:
     async def ask() -> None:
-        async with operator.connected(str(tmp_path / "socket"), "v0.0.42", "token") as slurm:
-            await slurm.node("n1")
+        async with operator.Clusters(str(tmp_path / "socket-{cluster}"), tmp_path) as clusters:
+            await (await clusters.slurmrestd("main")).node("n1")
 
-    with pytest.raises(ClusterError, match="slurmrestd does not answer GET /slurm"):
+    with pytest.raises(ClusterError, match=r"there is no token: .*main"):
+        asyncio.run(ask())
+    (tmp_path / "main").write_text("token\n")
+    with pytest.raises(ClusterError, match="slurmrestd does not answer GET /openapi"):
+        asyncio.run(ask())
+
+
+NODE = SharedNode("n1", WHOLE, WHOLE, Amount())
+
+
+class FakeSlurmrestd:
+    """A slurmrestd that serves one version, and warns in each answer."""
+
+    def __init__(self, token: Path) -> None:
+        self.serves = "v0.0.41"
+        self.paths = ("/slurm/{}/jobs/", "/slurm/v0.0.9/jobs/", "/slurmdb/v0.1.0/jobs/")
+        self.requests: list[tuple[str, str]] = []
+        self._token = token
+
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        self.requests.append((path, request.headers["X-SLURM-USER-TOKEN"]))
+        if path == "/openapi/v3":
+            paths = {path.format(self.serves): {} for path in self.paths}
+            return httpx2.Response(200, json={"paths": paths})
+        if self.serves not in path:
+            return httpx2.Response(404)
+        return httpx2.Response(200, json={"jobs": [], "warnings": [{"description": "a warning"}]})
+
+    def ask(self, question: Callable[[operator.Slurmrestd], Coroutine[Any, Any, object]]) -> None:
+        """Let the operator ask something."""
+
+        async def talk() -> None:
+            transport = httpx2.MockTransport(self._answer)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://slurm") as client:
+                await question(operator.Slurmrestd(client, self._token))
+
+        asyncio.run(talk())
+
+
+def test_warning_is_an_error_only_if_slurmrestd_should_change_something(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("token\n")
+    slurmrestd = FakeSlurmrestd(tmp_path / "token")
+    slurmrestd.ask(lambda slurm: slurm.taken(NODE))
+    with pytest.raises(ClusterError, match="a warning"):
+        slurmrestd.ask(lambda slurm: slurm.resume(NODE, WHOLE))
+
+
+def test_token_and_slurmrestd_may_be_replaced_while_the_operator_runs(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("old\n")
+    slurmrestd = FakeSlurmrestd(token)
+
+    async def ask(slurm: operator.Slurmrestd) -> None:
+        await slurm.taken(NODE)
+        token.write_text("new\n")
+        await slurm.taken(NODE)
+        slurmrestd.serves = "v0.0.42"
+        with pytest.raises(ClusterError, match="404"):
+            await slurm.taken(NODE)
+        await slurm.taken(NODE)
+
+    slurmrestd.ask(ask)
+    assert slurmrestd.requests == [
+        ("/openapi/v3", "old"),
+        ("/slurm/v0.0.41/jobs/", "old"),
+        ("/slurm/v0.0.41/jobs/", "new"),
+        ("/slurm/v0.0.41/jobs/", "new"),
+        ("/openapi/v3", "new"),
+        ("/slurm/v0.0.42/jobs/", "new"),
+    ]
+
+
+def test_slurmrestd_without_a_version_that_the_operator_needs_is_named(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("token\n")
+    slurmrestd = FakeSlurmrestd(tmp_path / "token")
+    slurmrestd.paths = ("/slurmdb/v0.0.42/jobs/",)
+    with pytest.raises(ClusterError, match="serves no version of /slurm"):
+        slurmrestd.ask(lambda slurm: slurm.taken(NODE))
+
+
+def test_name_of_a_cluster_cannot_be_a_path(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with operator.Clusters("http://{cluster}", tmp_path) as clusters:
+            await clusters.slurmrestd("../main")
+
+    with pytest.raises(ClusterError, match=r"'../main' is not the name of a cluster"):
         asyncio.run(ask())
