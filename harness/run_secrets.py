@@ -13,8 +13,9 @@ import time
 from collections.abc import Mapping, Set
 from pathlib import Path
 
-_SECRET = re.compile(r"%secret:(\w+)%")
+_SECRET = re.compile(r"%secret:([\w.-]+)%")
 _SSH_KEY = re.compile(r"(\w+_ssh_key)(_pub)?")
+_TLS = re.compile(r"tls\.([\w-]+)\.(key|certificate)")
 # The key that signs tokens, and root's token.
 JWT_KEY, ROOT_TOKEN = "jwt_key", "root_token"
 _TOKEN_LIFE = 365 * 24 * 3600  # seconds
@@ -53,17 +54,18 @@ def new_secrets(names: Set[str], existing: Mapping[str, str]) -> dict[str, str]:
     """Return random values for secrets, without those that are `existing`.
 
     NAME_ssh_key is a private key, and NAME_ssh_key_pub its public half; each comes with the other.
-    The key signs root's token, and comes with it.
+    So do tls.HOST.key and tls.HOST.certificate. The key signs root's token, and comes with it.
     """
     names = (names | ({JWT_KEY} if ROOT_TOKEN in names else set())) - existing.keys()
     private_keys = {match[1] for match in map(_SSH_KEY.fullmatch, names) if match}
     ssh_keys = {
         name: value for private in private_keys for name, value in _ssh_key(private).items()
     }
+    hosts = {match[1] for match in map(_TLS.fullmatch, names) if match}
+    certificates = {name: text for host in hosts for name, text in _certificate(host).items()}
+    pairs = ssh_keys | certificates
     # munge needs at least 32 bytes; text is good for passwords, too.
-    values = ssh_keys | {
-        name: random_secrets.token_hex(32) for name in sorted(names - ssh_keys.keys())
-    }
+    values = pairs | {name: random_secrets.token_hex(32) for name in sorted(names - pairs.keys())}
     if ROOT_TOKEN in values:
         values[ROOT_TOKEN] = token("root", {**existing, **values}[JWT_KEY], _TOKEN_LIFE)
     return values
@@ -78,6 +80,25 @@ def token(user: str, key: str, life: int) -> str:
 
     now = int(time.time())
     return jwt.encode({"sun": user, "iat": now, "exp": now + life}, key, "HS256")
+
+
+def tls(host: str, part: str) -> str:
+    """Return the name of a host's "key" or "certificate" for TLS."""
+    return f"tls.{host}.{part}"
+
+
+def _certificate(host: str) -> dict[str, str]:
+    """Return a new key for TLS, and a certificate for this name that the key itself has signed."""
+    with tempfile.TemporaryDirectory() as directory:
+        key, certificate = Path(directory) / "key", Path(directory) / "certificate"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650"]
+        command += ["-subj", f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}"]
+        command += ["-keyout", str(key), "-out", str(certificate)]
+        subprocess.run(command, check=True, capture_output=True)
+        return {
+            tls(host, "key"): key.read_text(),
+            tls(host, "certificate"): certificate.read_text(),
+        }
 
 
 def _ssh_key(name: str) -> dict[str, str]:

@@ -6,16 +6,29 @@ import shlex
 from uuid import uuid4
 
 import pytest
-from conftest import Jobs, everywhere
+from conftest import Jobs, everywhere, listening
 
 from harness import faults
 from harness.cluster.slurm import SlurmCluster
 from harness.faults import Fault
 from harness.open_run import OpenRun
-from harness.plan import Plan
+from harness.plan import LDAPS_PORT, Plan
+from harness.render import LDAP_CERTIFICATE
 from harness.ssh import Ssh
 
 pytestmark = pytest.mark.needs("directory")
+
+# Connects to the directory, and prints what is wrong if there is no TLS, or another certificate.
+HANDSHAKE = """
+import socket, ssl, sys
+host, port, certificate = sys.argv[1:]
+try:
+    trusted = ssl.create_default_context(cafile=certificate)
+    with socket.create_connection((host, int(port)), timeout=10) as plain:
+        trusted.wrap_socket(plain, server_hostname=host).close()
+except OSError as error:
+    print(error)
+"""
 
 
 def test_users_and_groups_come_from_the_directory_only(ssh: Ssh, plan: Plan) -> None:
@@ -46,6 +59,19 @@ def test_users_and_groups_come_from_the_directory_only(ssh: Ssh, plan: Plan) -> 
     names = [host.name for host in plan.permanent_hosts()]
     problems = [line for lines in everywhere(look, names).values() for line in lines]
     assert not problems, "\n".join(problems)
+
+
+def test_directory_answers_over_tls_only_with_the_certificate_that_hosts_trust(
+    ssh: Ssh, plan: Plan
+) -> None:
+    assert plan.scenario.directory
+    host = plan.scenario.directory.host
+    command = ["python3", "-c", HANDSHAKE, host, LDAPS_PORT, LDAP_CERTIFICATE]
+    names = [found.name for found in plan.permanent_hosts()]
+    seen = everywhere(lambda name: ssh.run(name, command).stdout.strip(), names)
+    wrong = [f"{name} cannot ask {host} over TLS: {error}" for name, error in seen.items() if error]
+    wrong += [f"{host} answers at {at}, without TLS" for at in sorted(listening(ssh, host, 389))]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_known_users_go_on_while_the_directory_is_away(

@@ -5,6 +5,11 @@ from __future__ import annotations
 from sabotage_hosts import on_host
 
 USERS, AWAY = "come_from_the_directory_only", "go_on_while_the_directory_is_away"
+UNIT = "/etc/systemd/system/slapd.service"
+RESTART_SLAPD = (
+    "systemctl daemon-reload; systemctl restart slapd;"
+    " until ss -Hltn sport = :636 | grep -q .; do sleep 0.1; done"
+)
 LDIF = "/etc/ldap/users.ldif"
 # sssd forgets all users, and starts again.
 FORGET = "systemctl stop sssd; rm -f /var/lib/sss/db/* /var/lib/sss/mc/*"
@@ -34,11 +39,25 @@ DIRECTORY = [
         "n2: id of passwd alice in sssd: none, should be 2001",
     ),
     on_host(
+        "over_tls_only",
+        "ldap",
+        f"sed -i s,ldaps://ldap:636/,ldap://ldap:636/, {UNIT}; {RESTART_SLAPD}",
+        f"sed -i s,ldap://ldap:636/,ldaps://ldap:636/, {UNIT}; {RESTART_SLAPD}",
+        "n1 cannot ask ldap over TLS: ",
+    ),
+    on_host(
+        "over_tls_only",
+        "ldap",
+        f"sed -i 's,ldaps://ldap:636/,\"& ldap://ldap:389/\",' {UNIT}; {RESTART_SLAPD}",
+        f"sed -i 's,\"\\(ldaps://ldap:636/\\) ldap://ldap:389/\",\\1,' {UNIT}; {RESTART_SLAPD}",
+        ":389, without TLS",
+    ),
+    on_host(
         AWAY,
         "n1",
         # A host that asks sssd no longer as soon as the directory is away.
         "cp -p /etc/nsswitch.conf /root/right; systemd-run --quiet --unit=forget bash -c"
-        " 'while : < /dev/tcp/ldap/389; do sleep 0.02; done; sed -i s/sss// /etc/nsswitch.conf'",
+        " 'while : < /dev/tcp/ldap/636; do sleep 0.02; done; sed -i s/sss// /etc/nsswitch.conf'",
         "systemctl stop forget; cp -p /root/right /etc/nsswitch.conf",
         "n1: no user alice any more, since slapd stopped",
     ),
