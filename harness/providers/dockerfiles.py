@@ -32,7 +32,7 @@ _STEP_WIDTH = 60
 _LAST_LINES = 30
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Directories of images/ with Dockerfiles of their own.
-_OTHER_DOCKERFILES = {"box", "build", "el", "extended"}
+_OTHER_DOCKERFILES = {"box", "build", "el", "extended", "operator"}
 
 
 def digest(directory: Path, more: str) -> str:

@@ -53,6 +53,8 @@ _ANSWERS_WITHIN = 60
 _CHUNK = 2**20
 # The programs that start a host.
 _ENTRY_POINT = ("boot", "restrict")
+# The paths of SPANK plugins, with their sources in C.
+Plugins = Sequence[tuple[str, str]]
 # What an image's Slurm comes from: Debian's packages of a release, or an origin.
 Slurm = Release | Origin
 
@@ -92,12 +94,13 @@ def of(origin: Origin) -> Slurm:
     return release if own else origin
 
 
-def extended_tag(slurm: Slurm, packages: Sequence[str]) -> str:
-    """Return the name of an image with additional packages, if there are any."""
-    if not packages:
-        return tag(slurm)
+def extended_tag(slurm: Slurm, packages: Sequence[str], spank_plugins: Plugins = ()) -> str:
+    """Return the name of an image with additional packages and plugins, if there are any."""
     base = tag(slurm)
-    made_of = digest(IMAGES / "extended", f"{base} {sorted({*packages})}")
+    if not packages and not spank_plugins:
+        return base
+    more = f"{base} {sorted({*packages})} {sorted(spank_plugins)}"
+    made_of = digest(IMAGES / "extended", more)
     return f"{EXTENDED}:{base.split(':')[1].rpartition('-')[0]}-{made_of}"
 
 
@@ -106,21 +109,76 @@ def extend(
     slurm: Slurm,
     packages: Sequence[str],
     say: Callable[[str], None],
+    spank_plugins: Plugins = (),
 ) -> str:
-    """Return the name of an image with additional packages; build it if it is missing."""
-    name = extended_tag(slurm, packages)
+    """Return the name of an image with additional packages and plugins; build it if missing."""
+    name = extended_tag(slurm, packages, spank_plugins)
     base = ensure(client, slurm, say)
-    if packages and not has(client, name):
+    if name != base and not has(client, name):
         with alone(f"-{_kind(slurm)}", f"image {name}", say):
             if not has(client, name):
-                say(f"image {name}: installing {', '.join(packages)} in {base}")
-                arguments = {
-                    "BASE": base,
-                    "PACKAGES": " ".join(packages),
-                    "APT_OPTIONS": apt_options(slurm),
-                }
-                from_dockerfile(client, IMAGES / "extended", name, arguments, say, {_BASE: base})
+                say(
+                    f"image {name}: adding {', '.join([*packages, *dict(spank_plugins)])} to {base}"
+                )
+                _extend(client, slurm, name, packages, spank_plugins, say)
     return name
+
+
+def _extend(
+    client: docker.DockerClient,
+    slurm: Slurm,
+    name: str,
+    packages: Sequence[str],
+    spank_plugins: Plugins,
+    say: Callable[[str], None],
+) -> None:
+    headers, header_files = _headers(client, slurm, say) if spank_plugins else ((), [])
+    base = tag(slurm)
+    arguments = {
+        "BASE": base,
+        "NAME": name,
+        "PACKAGES": " ".join(packages),
+        "HEADERS": " ".join(headers),
+        "APT_OPTIONS": apt_options(slurm),
+    }
+    with context(IMAGES / "extended", {"headers": header_files, "spank": []}) as directory:
+        for path, source in spank_plugins:
+            file = directory / "spank" / Path(path).with_suffix(".c").relative_to("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(source)
+        try:
+            from_dockerfile(client, directory, name, arguments, say, {_BASE: base})
+        except EngineError as error:
+            if ".c:" not in error.message:
+                raise
+            hint = "a plugin in spank_plugins does not compile with the spank.h of this release"
+            raise EngineError(error.message, hint=hint) from error
+        finally:
+            stages = {"dangling": True, "label": f"harness.stage={name}"}
+            for stage in client.images.list(filters=stages):
+                client.images.remove(str(stage.id))
+
+
+def _headers(
+    client: docker.DockerClient, slurm: Slurm, say: Say
+) -> tuple[Sequence[str], list[Path]]:
+    """Return the packages with Slurm's headers: those of the base, or files."""
+    family = base_of(slurm).family
+    if not family.header_packages:
+        raise UsageError(
+            f"spank_plugins: they cannot be compiled on {base_of(slurm).distribution} yet",
+            hint="install them in an image of your own: docs/configuration.md",
+        )
+    if isinstance(slurm, Release) or not slurm.digest:
+        return family.header_packages, []
+    directory = _package_directory(client, slurm, say)
+    files = [path for path in directory.iterdir() if re.match(family.header_files, path.name)]
+    if not files:
+        raise UsageError(
+            f"spank_plugins: no package in {directory} has Slurm's headers",
+            hint="add slurm-smd-dev, or libslurm-dev",
+        )
+    return (), files
 
 
 def current_extensions(client: docker.DockerClient) -> set[str]:
@@ -351,10 +409,13 @@ def base_of(slurm: Slurm) -> Base:
 
 def _package_files(client: docker.DockerClient, origin: Origin, say: Say) -> list[Path]:
     """Return the files of an origin's packages, built from its source if necessary."""
-    directory = building.packages(client, origin, say) if origin.source else Path(origin.packages)
-    paths = origins.package_paths(directory)
+    paths = origins.package_paths(_package_directory(client, origin, say))
     must_be_for_engine(client, paths)
     return paths
+
+
+def _package_directory(client: docker.DockerClient, origin: Origin, say: Say) -> Path:
+    return building.packages(client, origin, say) if origin.source else Path(origin.packages)
 
 
 def must_be_for_engine(client: docker.DockerClient, paths: Sequence[Path]) -> None:

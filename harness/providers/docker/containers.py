@@ -163,9 +163,9 @@ class DockerProvider:
             _require_swarm(self._clients)
         wanted = {images.ensure(self._client, slurm, say) for slurm in _slurms_of_ours(plan)}
         wanted |= {
-            images.extend(self._client, images.on(host), host.packages, say)
+            images.extend(self._client, images.on(host), host.packages, say, host.spank_plugins)
             for host in plan.hosts
-            if host.packages
+            if host.packages or host.spank_plugins
         }
         wanted |= {host.image for host in plan.hosts if host.image}
         for client in list(self._clients.values())[1:]:
@@ -223,8 +223,11 @@ class DockerProvider:
             for context, volume in {
                 (place[host.name], volume) for host in hosts for volume in host.volumes
             }:
+                size, public = volume.size, volume.public
                 self._clients[context].volumes.create(
-                    f"{run.id}_{volume.name}", labels=layout.labels
+                    f"{run.id}_{volume.name}",
+                    labels=layout.labels,
+                    driver_opts=_in_memory(size, public=public) if size else None,
                 )
         common = images.archive([*images.entry_point(), *images.keys(run)])
 
@@ -248,7 +251,7 @@ class DockerProvider:
         run_id, context = layout.run.id, layout.place[host.name]
         network = str(layout.networks[host.site][0].name)
         return self._clients[context].containers.create(
-            host.image or images.extended_tag(images.on(host), host.packages),
+            host.image or images.extended_tag(images.on(host), host.packages, host.spank_plugins),
             entrypoint=images.BOOT,
             name=f"{run_id}-{host.name}",
             hostname=host.name,
@@ -269,7 +272,9 @@ class DockerProvider:
             # on it fails on the second.
             extra_hosts={
                 name: address for name, address in layout.addresses.items() if name != host.name
-            },
+            }
+            if not host.dns_server
+            else {},
             ports={} if context else {"22/tcp": ("127.0.0.1", 0)},  # any free port
             network=network,
             networking_config={network: self._endpoint(layout.addresses[host.name])},
@@ -341,9 +346,9 @@ class DockerProvider:
         with engine_errors(f"cannot set the packet filter of {host}"):
             context, container = self._container(run_id, host)
             addresses = {
-                other.labels[HOST]: next(iter(other.attrs["NetworkSettings"]["Networks"].values()))[
-                    "IPAMConfig"
-                ]
+                other.attrs["Labels"][HOST]: next(
+                    iter(other.attrs["NetworkSettings"]["Networks"].values())
+                )["IPAMConfig"]
                 for engine_name in self._contexts
                 for other in self._hosts(run_id, engine_name)
             }
@@ -403,12 +408,14 @@ class DockerProvider:
             for context in self._contexts:
                 reached = self._is_reached(context)
                 for container in self._hosts(run_id, context):
-                    running[container.labels[HOST]] = reached and container.status == "running"
+                    name = container.attrs["Labels"][HOST]
+                    running[name] = reached and container.status == "running"
         return running
 
     def _hosts(self, run_id: str, context: str) -> list[Container]:
+        """Return the hosts on an engine, with the facts that a single request lists."""
         return self._engine(context).containers.list(
-            all=True, filters={"label": [f"{RUN}={run_id}", HOST]}, ignore_removed=True
+            all=True, filters={"label": [f"{RUN}={run_id}", HOST]}, sparse=True
         )
 
     def _is_reached(self, context: str) -> bool:
@@ -607,6 +614,7 @@ class _Layout:
         routes = [f"{other} via {own[subnets.GATEWAY]}" for other in all_subnets if other != own]
         return {
             "HARNESS_ROUTES": ",".join(routes),
+            "HARNESS_DNS_SERVER": self.addresses[host.dns_server] if host.dns_server else "",
             "HARNESS_FILTER": packet_filters.only_hosts(all_subnets),
             "HARNESS_NAMESPACES": "yes" if _runs_containers(self.plan, host) else "",
             "HARNESS_DISKS": ",".join(f"{size} {directory}" for directory, size in host.disks),
@@ -617,6 +625,12 @@ class _Layout:
 def _labels(run: RunDir, plan: Plan) -> dict[str, str]:
     """Return the labels of everything that is created for a run."""
     return {RUN: run.id, SCENARIO: plan.name, OWNER: str(os.geteuid())}
+
+
+def _in_memory(size: str, *, public: bool) -> dict[str, str]:
+    """Return the options with which Docker's local driver makes a small disk in memory."""
+    options = f"size={size},mode={'1777' if public else '0755'}"
+    return {"type": "tmpfs", "device": "tmpfs", "o": options}
 
 
 def _pool(subnet: IPv4Network, *, joined: bool) -> IPAMPool:

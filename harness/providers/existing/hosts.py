@@ -95,6 +95,8 @@ class ExistingProvider:
                 yield (*at, "source"), "existing machines have their own Slurm"
             if cluster.packages:
                 yield (*at, "packages"), "install them on the machines yourself"
+            if cluster.spank_plugins:
+                yield (*at, "spank_plugins"), "install them on the machines yourself"
             if cluster.backup_controllers:
                 yield (
                     (*at, "backup_controllers"),
@@ -106,6 +108,11 @@ class ExistingProvider:
             yield (
                 ("shared_directories",),
                 "share them yourself; the harness does not change what existing machines share",
+            )
+        for site in scenario.dns_servers():
+            yield (
+                ("sites", site, "dns_server"),
+                "the harness does not change how existing machines resolve names",
             )
         if scenario.disks:
             yield ("disks",), "existing machines keep their disks"

@@ -21,6 +21,7 @@ _OF_EVERY_MARIADB = {"information_schema", "mysql", "performance_schema", "sys"}
 # What each daemon needs, as keys of `packages_of` in families.toml, and programs or files that show
 # that it is installed.
 _NEEDS = {
+    "dnsmasq": {"dnsmasq": ["dnsmasq"]},
     "munge": {"munge": ["munged"]},
     "mariadb": {"mariadb": ["mariadbd", "mysqld"]},
     "slurmdbd": {

@@ -77,14 +77,19 @@ class VagrantProvider:
                     (*at, "packages"),
                     "virtual machines cannot have additional packages: --provider docker",
                 )
+            if cluster.spank_plugins:
+                yield (
+                    (*at, "spank_plugins"),
+                    "virtual machines cannot have additional plugins: --provider docker",
+                )
             if cluster.apptainer:
                 yield (*at, "apptainer"), "virtual machines have no Apptainer"
-        for key in ("monitoring", "directory"):
-            if getattr(scenario, key):
-                yield (
-                    (key,),
-                    "virtual machines cannot have additional packages: --provider docker",
-                )
+        services: list[Path_] = [
+            (key,) for key in ("monitoring", "directory") if getattr(scenario, key)
+        ]
+        services += [("sites", site, "dns_server") for site in scenario.dns_servers()]
+        for place in services:
+            yield place, "virtual machines cannot have additional packages: --provider docker"
         if scenario.accounting and scenario.accounting.image:
             yield (
                 ("accounting", "image"),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import requests
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from harness import cli, releases
 from harness.errors import EngineError, UsageError
+from harness.origins import Origin
 from harness.providers import dockerfiles, images
 from harness.providers.docker import engine
 from harness.shipped_files import IMAGES
@@ -129,6 +131,46 @@ def test_name_of_an_extended_image_depends_on_its_contents() -> None:
         == 3
     )
     assert images.extended_tag(release, []) == CURRENT
+    plugins = {
+        images.extended_tag(release, [], [(path, source)]) for path in "ab" for source in "cd"
+    }
+    assert len({*plugins, name, CURRENT}) == 6
+
+
+def test_plugin_that_does_not_compile_is_named_with_its_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def build(_: object, directory: Path, *arguments: object) -> None:
+        (source,) = directory.glob("spank/**/*.c")
+        at = source.relative_to(directory / "spank")
+        raise EngineError(f"cannot build\n./{at}:1:1: error: {source.read_text()}")
+
+    monkeypatch.setattr(images, "ensure", lambda *_: CURRENT)
+    monkeypatch.setattr(images, "has", lambda *_: False)
+    monkeypatch.setattr(images, "from_dockerfile", build)
+    client = MagicMock()
+    client.images.list.return_value = [SimpleNamespace(id="stage")]
+    with pytest.raises(EngineError, match=r"\./opt/a\.c:1:1: error: not C") as caught:
+        images.extend(client, releases.get("24.11"), [], print, [("/opt/a.so", "not C")])
+    assert "spank.h of this release" in str(caught.value.hint)
+    client.images.remove.assert_called_once_with("stage")
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [
+        ("debian:trixie", "no package in .* has Slurm's headers"),
+        ("rockylinux:9", "cannot be compiled on rockylinux"),
+    ],
+)
+def test_plugin_is_refused_where_there_are_no_headers(
+    base: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = Origin(base, "25.11", "25.11.2", packages=str(tmp_path), digest="a")
+    monkeypatch.setattr(images, "ensure", lambda *_: CURRENT)
+    monkeypatch.setattr(images, "has", lambda *_: False)
+    with pytest.raises(UsageError, match=message):
+        images.extend(None, origin, [], print, [("/opt/a.so", "")])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

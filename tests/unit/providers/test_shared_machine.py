@@ -199,16 +199,11 @@ def test_programs_import_nothing_from_the_working_directory(
         raise Started
 
     run = created(tmp_path / "runs")
-    operator = hybrid_cluster.HybridCluster(
-        SimpleNamespace(),  # type: ignore[arg-type]
-        SimpleNamespace(kubeconfig=""),  # type: ignore[arg-type]
-        ("socket", "v0.0.42", "token"),
-        tmp_path / "log",
-    )
+    operator = hybrid_cluster.Operator(tmp_path, tmp_path, tmp_path / "log")
     begin = {
         "provisioning": lambda: provisioning.start(run),
-        "operator": operator.start_operator,
-        "emulator": lambda: apiserver._emulated(["n1"]).__enter__(),
+        "operator": operator.start,
+        "emulator": lambda: apiserver._emulated({"clusters.yaml": ""}).__enter__(),
         "verify": lambda: pytest_run.verify(run, print),
     }
     with monkeypatch.context() as patched:

@@ -29,10 +29,12 @@ clusters:
     controller: boss
     image: somebodys/image
     packages: [gcc]
+    spank_plugins: {/opt/a.so: {text: ""}}
     nodes: [{name: worker, cpus: 2}]
 users: {alice: {uid: 2001}}
 disks: {boss: {/var/lib/slurm: 10M}}
 shared_directories: [/home]
+sites: {here: {dns_server: boss}}
 """
 SMALL = """
 clusters:
@@ -77,7 +79,9 @@ def test_what_virtual_machines_cannot_do_is_reported_with_its_place(tmp_path: Pa
     for part in (
         "small.yml:6:12: clusters.old.image: virtual machines are built from Debian's packages",
         "clusters.old.packages: virtual machines cannot have additional packages",
+        "clusters.old.spank_plugins: virtual machines cannot have additional plugins",
         "shared_directories: virtual machines share no disks",
+        "sites.here.dns_server: virtual machines cannot have additional packages",
         "disks: virtual machines have one disk each",
         "Slurm 20.11 does not support cgroup v2; 22.05, 23.02, ",
     ):
