@@ -22,7 +22,7 @@ _STEP = f"""
 """
 _STEP_BACK = f"""{_UNITS}
         [ -e "$file" ] || continue
-        rm "$file" && systemctl daemon-reload && systemctl restart $unit
+        rm "$file"; systemctl daemon-reload; systemctl restart $unit
     done"""
 
 KINDS = {

@@ -7,9 +7,9 @@ _START = f"""{SLURMDBD}
     systemctl reset-failed "$1" 2> /dev/null || true
     systemctl start "$1"
     [ "$1" != slurmdbd ] || wait_for_slurmdbd"""
-_PROCESS = """
-    process=$(systemctl show --value --property=MainPID "$1")
-    [ "$process" -gt 0 ] || { echo "$1 is not running" >&2; exit 3; }
+_MAIN_PID = 'process=$(systemctl show --value --property=MainPID "$1")'
+_PROCESS = f"""{_MAIN_PID}
+    [ "$process" -gt 0 ] || {{ echo "$1 is not running" >&2; exit 3; }}
 """
 # Until systemd notices, `systemctl start` does nothing, because the unit is still active.
 _KILL = f"""{_PROCESS} kill -KILL "$process"
@@ -25,7 +25,8 @@ KINDS = {
     "pause-daemon": Kind(
         "a daemon hangs",
         f'{_PROCESS} kill -STOP "$process"',
-        f'{_PROCESS} kill -CONT "$process"',
+        # It may have been stopped or killed meanwhile.
+        f'{_MAIN_PID}\n[ "$process" -eq 0 ] || kill -CONT "$process"',
         DAEMON,
     ),
 }

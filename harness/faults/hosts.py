@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.cluster import slurm
 from harness.cluster.slurm import Node
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
+from harness.faults import network
 from harness.faults.model import Fault, Kind
 from harness.open_run import OpenRun
 from harness.providers import CanPause, CanPower, ability
@@ -23,12 +24,14 @@ def _kill(run: OpenRun, fault: Fault) -> None:
 def _start(run: OpenRun, fault: Fault) -> None:
     if not run.provider.hosts(run.directory.id).get(fault.on):
         run.start_host(fault.on)
+        network.set_filter(run, fault.on)
     _resume_nodes(run, fault.on)
 
 
 def _reboot(run: OpenRun, fault: Fault) -> None:
     ability(run.provider, CanPower, str(fault)).stop(run.directory.id, fault.on)
     run.start_host(fault.on)
+    network.set_filter(run, fault.on)
 
 
 def _pause(run: OpenRun, fault: Fault) -> None:
@@ -37,6 +40,7 @@ def _pause(run: OpenRun, fault: Fault) -> None:
 
 def _unpause(run: OpenRun, fault: Fault) -> None:
     ability(run.provider, CanPause, str(fault)).unpause(run.directory.id, fault.on)
+    network.set_filter(run, fault.on)
 
 
 def _resume_nodes(run: OpenRun, name: str) -> None:
@@ -50,7 +54,11 @@ def _resume_nodes(run: OpenRun, name: str) -> None:
     if not (run.plan.capabilities.own_kernel and host.cluster and "slurmd" in host.daemons):
         return
     cluster = slurm.clusters(run.ssh, run.plan)[host.cluster]
-    show = 'date -d "$(systemctl show --property=ExecMainStartTimestamp --value slurmd)" +%s'
+    # Fails until slurmd has started: date(1) takes no time for midnight.
+    show = (
+        "at=$(systemctl show --property=ExecMainStartTimestamp --value slurmd);"
+        ' [ -n "$at" ] && date -d "$at" +%s'
+    )
 
     def registered() -> list[Node]:
         started = int(run.ssh.run(name, ["sh", "-c", show]).stdout)

@@ -7,7 +7,7 @@ a host stays there, in a directory that only root can read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from harness.errors import CannotVerify, ClusterError, CommandFailed, HarnessError, UsageError
 from harness.faults import notes
@@ -74,16 +74,12 @@ def heal_all(run: OpenRun) -> list[str]:
 def injected(
     run: OpenRun, *faults: Fault, how: Callable[[OpenRun, Fault], None] = inject
 ) -> Iterator[None]:
-    """Inject faults, and heal them at the end of the block."""
-    done = []
-    try:
+    """Inject faults, and heal them at the end of the block, each even if another cannot be."""
+    with ExitStack() as healing:
         for fault in faults:
             how(run, fault)
-            done.append(fault)
+            healing.callback(heal, run, fault)
         yield
-    finally:
-        for fault in reversed(done):
-            heal(run, fault)
 
 
 def _undo(run: OpenRun, fault: Fault) -> str:

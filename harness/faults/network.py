@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,15 +25,29 @@ def _unset_filters(run: OpenRun, fault: Fault) -> None:
 
 def _filter(run: OpenRun, fault: Fault, faults: Sequence[Fault]) -> None:
     provider = ability(run.provider, CanPartition, str(fault))
-    drops: dict[str, list[Drop]] = {host: [] for host, _ in _drops(run, fault)}
-    for host, drop in (required for each in faults for required in _drops(run, each)):
-        if host in drops:
-            drops[host].append(drop)
+    affected = {host for host, _ in _drops(run, fault)}
+    drops = _all_drops(run, faults)
     running = provider.hosts(run.directory.id)
     # Otherwise a signal could leave a thread that sets a filter while the fault is being healed.
     with interrupts.deferred(), ThreadPoolExecutor(8) as pool:
-        up = [host for host in drops if running.get(host)]
+        up = [host for host in affected if running.get(host)]
         list(pool.map(lambda host: provider.drop(run.directory.id, host, drops[host]), up))
+
+
+def set_filter(run: OpenRun, host: str) -> None:
+    """Make a host that has started, or runs again, drop packets as all noted faults require."""
+    if isinstance(run.provider, CanPartition):
+        drops = _all_drops(run, noted_in(run.directory))
+        run.provider.drop(run.directory.id, host, drops[host])
+
+
+def _all_drops(run: OpenRun, faults: Sequence[Fault]) -> defaultdict[str, list[Drop]]:
+    """Return the packets that each host must drop for several faults."""
+    drops: defaultdict[str, list[Drop]] = defaultdict(list)
+    for fault in faults:
+        for host, drop in _drops(run, fault):
+            drops[host].append(drop)
+    return drops
 
 
 def _drops(run: OpenRun, fault: Fault) -> Iterator[tuple[str, Drop]]:
@@ -72,7 +87,9 @@ KINDS = {
     ),
     "forget-names": Kind(
         "a host cannot resolve the names of other hosts",
-        'cp /etc/hosts "$aside" && : > /etc/hosts',
-        '[ ! -e "$aside/hosts" ] || cat "$aside/hosts" > /etc/hosts',
+        "for file in /etc/hosts /etc/resolv.conf; do"
+        ' [ ! -e $file ] || { cp $file "$aside" && : > $file; } || exit 1; done',
+        'for copy in "$aside/hosts" "$aside/resolv.conf"; do'
+        ' [ ! -e "$copy" ] || cat "$copy" > "/etc/${copy##*/}"; done',
     ),
 }

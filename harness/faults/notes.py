@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from harness import rundir
 from harness.faults.model import Fault
 from harness.open_run import OpenRun
 from harness.rundir import RunDir
@@ -21,13 +22,13 @@ def begin(run: RunDir, fault: Fault) -> None:
     """Note that a fault is about to be injected."""
     path = _path(run, fault)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(asdict(fault) | {_BEGUN: True}))
+    rundir.write_atomically(path, json.dumps(asdict(fault) | {_BEGUN: True}))
     run.event("fault", action="inject", fault=str(fault))
 
 
 def complete(run: RunDir, fault: Fault) -> None:
     """Note that a fault is injected."""
-    _path(run, fault).write_text(json.dumps(asdict(fault)))
+    rundir.write_atomically(_path(run, fault), json.dumps(asdict(fault)))
     run.event("fault", action="injected", fault=str(fault))
 
 
@@ -78,10 +79,13 @@ def file_name(fault: Fault) -> str:
 
 def _notes(run: RunDir) -> list[tuple[Fault, bool]]:
     """Return each noted fault, and whether its injection has begun without being completed."""
-    paths = sorted((run.path / "faults").glob("*.json"), key=lambda path: path.stat().st_mtime)
+    found = []
+    for path in (run.path / "faults").glob("*.json"):
+        with suppress(FileNotFoundError):  # healed meanwhile
+            found.append((path.stat().st_mtime_ns, path.read_text()))
     notes = []
-    for path in paths:
-        facts = json.loads(path.read_text())
+    for _, text in sorted(found):
+        facts = json.loads(text)
         begun = facts.pop(_BEGUN, False)
         notes.append((Fault(**facts), begun))
     return notes

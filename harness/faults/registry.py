@@ -5,6 +5,8 @@ A new family of faults is a module and an entry in KINDS.
 
 from __future__ import annotations
 
+import re
+
 from harness.errors import UsageError
 from harness.faults import (
     clock,
@@ -30,6 +32,8 @@ KINDS: dict[str, Kind] = {
     **disk.KINDS,
     **federations.KINDS,
 }
+_NUMBERS = {PORT: "[1-9][0-9]{0,4}", SECONDS: "[+-]?[0-9]{1,9}"}
+_LAST_PORT = 65535
 
 
 def parse(plan: Plan, provider: Provider, text: str) -> Fault:
@@ -61,10 +65,13 @@ def kind_of(plan: Plan, provider: Provider, fault: Fault) -> Kind:
     _check_names(plan, fault, kind)
     if kind.argument == DAEMON:
         _check_daemon(plan, fault)
-    if kind.argument in {PORT, SECONDS} and not fault.argument.lstrip("+-").isdigit():
+    number = _NUMBERS.get(kind.argument)
+    if number and not re.fullmatch(number, fault.argument):
         raise UsageError(
             f'{fault}: "{fault.argument}" is not a number', hint=f"usage: {kind.usage(fault.kind)}"
         )
+    if kind.argument == PORT and int(fault.argument) > _LAST_PORT:
+        raise UsageError(f"{fault}: the last port is {_LAST_PORT}")
     return kind
 
 

@@ -50,6 +50,9 @@ def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
         (Fault("kill-host", "aws"), "no host aws"),
         (Fault("cut", "aws", "mars"), "no host mars"),
         (Fault("block-port", "aws1", "ssh"), '"ssh" is not a number'),
+        (Fault("block-port", "aws1", "-5"), '"-5" is not a number'),
+        (Fault("block-port", "aws1", "70000"), "the last port is 65535"),
+        (Fault("step-clock", "aws1", "--5"), '"--5" is not a number'),
     ],
     ids=str,
 )
@@ -80,6 +83,44 @@ def test_killed_daemon_is_dead_for_systemd_too_before_it_can_be_started(tmp_path
         )
         assert daemon.wait(timeout=60) == -signal.SIGKILL
     assert len(asked.read_text()) == 4
+
+
+def test_dump_of_a_lost_database_stays_if_it_cannot_be_imported(tmp_path: Path) -> None:
+    for name, script in {"systemctl": "exit 0", "mariadb": '[ "$1" = -e ]'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "aside").mkdir()
+    (tmp_path / "aside" / "dump.sql").touch()
+    heal = faults.KINDS["lose-database"].heal
+    script = f'set -eu; aside={tmp_path}/aside\n{heal}\nrm --recursive "$aside"'
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", "-c", script], env={"PATH": path}, check=False, timeout=60)
+    assert done.returncode != 0
+    assert (tmp_path / "aside" / "dump.sql").exists()
+
+
+def test_host_that_was_paused_drops_what_the_other_faults_require(
+    run: OpenRun, provider: FakeProvider
+) -> None:
+    faults.inject(run, Fault("block-port", "aws1", "6818"))
+    faults.inject(run, Fault("pause-host", "aws1"))
+    provider.dropped.clear()
+    faults.heal(run, Fault("pause-host", "aws1"))
+    assert provider.dropped == {"aws1": [Drop(port=6818)]}
+
+
+def test_fault_is_healed_even_if_another_cannot_be(tmp_path: Path) -> None:
+    provider = FakeProvider("unpause", EngineError("gone"))
+    run = lifecycle.create(SCENARIOS / "federation.yml", provider, tmp_path, lambda _: None)
+    provider.running[run.directory.id] = [host.name for host in run.plan.hosts]
+    paused = Fault("pause-host", "aws1")
+    with (
+        pytest.raises(EngineError),
+        faults.injected(run, Fault("block-port", "aws2", "6818"), paused),
+    ):
+        assert provider.dropped["aws2"]
+    assert faults.active(run) == [paused]
+    assert not provider.dropped["aws2"]
 
 
 def test_cut_between_sites_blocks_both_directions_and_is_healed_completely(
