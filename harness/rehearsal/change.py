@@ -84,6 +84,8 @@ def plan_change(
     UsageError if nothing does, if the change requires different hosts, different releases or manual
     steps, or if daemons would refuse one of the two configurations.
     """
+    if shared := plan.scenario.shared_clusters():
+        raise UsageError(f"{', '.join(shared)}: no operator of Kubernetes runs during a rehearsal")
     tree = render(plan)
     lifecycle.must_start(plan, tree)
     releases = plan.releases()
@@ -92,10 +94,10 @@ def plan_change(
     read = scenario.load(path, choices, image_reader(provider), provider.lacks, settings)
     new = make_plan(plan.name, read, plan.capabilities)
     if differing := {*map(_identity, plan.hosts)} ^ {*map(_identity, new.hosts)}:
-        names = hostlist.fold(sorted({host for host, *_ in differing}))
+        names = hostlist.fold(sorted({host for host, _ in differing}))
         raise UsageError(
-            f"{names}: a change of hosts, daemons or releases cannot be rehearsed on clusters that "
-            "are up",
+            f"{names}: a change of hosts, daemons, releases, packages or SPANK plugins cannot be "
+            "rehearsed on clusters that are up",
             hint="`harness upgrade` rehearses other releases",
         )
     new_tree = render(new)
@@ -113,9 +115,11 @@ def plan_change(
     return new, changes
 
 
-def _identity(host: Host) -> tuple[str, str | None, frozenset[str], str | None, str]:
+def _identity(host: Host) -> tuple[str, object]:
+    """Return what a host has from its image, and can only have once it is created again."""
     daemons = frozenset(host.daemons) - {"munge"}  # a change of AuthType starts or stops it
-    return host.name, host.cluster, daemons, host.image, host.release
+    installed = (host.image, host.release, frozenset(host.packages), host.spank_plugins)
+    return host.name, (host.cluster, daemons, installed)
 
 
 def run(

@@ -53,6 +53,8 @@ _DUMPS = "/var/lib/slurm-harness-dumps"
 # Deadline in seconds for each wait of a step, such as for a job's end; a large database has longer.
 _PATIENCE = 300
 _DEAD = "dead: "
+# The reason of the nodes that a step drains.
+_REASON = "upgrade"
 # Seconds after a job's end in which its record may still change, because the job is requeued or
 # slurmctld is late.
 _FINAL = 20
@@ -144,6 +146,13 @@ def must_be_possible(
 
 def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
     ability(provider, CanRecreate, "upgrade")
+    if shared := plans[0].scenario.shared_clusters():
+        raise UsageError(f"{', '.join(shared)}: no operator of Kubernetes runs during an upgrade")
+    if small := [host.name for host in plans[0].hosts if host.disks]:
+        raise UsageError(
+            f"an upgrade would lose what is on the disks of {hostlist.fold(small)}",
+            hint="remove the key disks from a copy of the scenario",
+        )
     for name in plans[0].releases():
         _must_be_supported(name, plans)
     for older, newer in pairwise(plans):
@@ -574,24 +583,25 @@ def _do(run: OpenRun, new: Plan, step: Step) -> None:
     provider = ability(run.provider, CanRecreate, "upgrade")
     with faults.noted(run, "upgrade", step.hosts):
         known = _unfinished(run, step)
-        if step.elastic:
-            _park(run, step)
-        else:
-            _drain(run, step)
-        _stop_daemons(run, step)
-        directories = {
-            host: _directories_to_carry(run, host)
-            for host in step.hosts
-            if run.plan.host(host).is_permanent
-        }
-        for host, carried in directories.items():
-            provider.stop(run.directory.id, host)
-            for number, directory in enumerate(carried):
-                provider.fetch(run.directory.id, host, directory, keep / f"{host}.{number}.tar")
+        permanent = [host for host in step.hosts if run.plan.host(host).is_permanent]
+        try:
+            if step.elastic:
+                _park(run, step)
+            else:
+                _drain(run, step)
+            _stop_daemons(run, step)
+            directories = {host: _directories_to_carry(run, host) for host in permanent}
+            for host, carried in directories.items():
+                provider.stop(run.directory.id, host)
+                for number, directory in enumerate(carried):
+                    provider.fetch(run.directory.id, host, directory, keep / f"{host}.{number}.tar")
+        except Exception:
+            _continue(run, step, permanent)
+            raise
         try:
             _recreate(run, step, new, directories)
             _wait_at_gate(run, new, step, known)
-        except HarnessError as error:
+        except Exception as error:
             run.say(f"{step.name}: {error}; rolling back")
             for host in step.hosts:
                 with suppress(HarnessError):  # the host may not exist
@@ -609,6 +619,22 @@ def _do(run: OpenRun, new: Plan, step: Step) -> None:
     run.directory.event("upgrade", step=step.name, seconds=round(time.monotonic() - before, 1))
 
 
+def _continue(run: OpenRun, step: Step, hosts: Iterable[str]) -> None:
+    """Start what a step has stopped before it replaced anything, as far as that succeeds."""
+    with suppress(HarnessError):
+        running = run.provider.hosts(run.directory.id)
+        for host in hosts:
+            if not running.get(host):
+                run.start_host(host)
+    for daemon in ("slurmdbd", "slurmctld"):
+        for host in _with_daemon(run, step, daemon):
+            with suppress(HarnessError):
+                run.ssh.run(host, ["systemctl", "start", daemon], timeout=_PATIENCE)
+    for cluster, nodes in _nodes_of(run, step):
+        with suppress(HarnessError):
+            _set_state(cluster, nodes, "RESUME")
+
+
 def _unfinished(run: OpenRun, step: Step) -> set[int]:
     """Return the jobs that must survive the upgrade of a cluster's controller."""
     if step.cluster is None or not _with_daemon(run, step, "slurmctld"):
@@ -620,7 +646,7 @@ def _unfinished(run: OpenRun, step: Step) -> set[int]:
 def _drain(run: OpenRun, step: Step) -> None:
     """Drain the step's nodes, and wait for the jobs that they run."""
     for cluster, nodes in _nodes_of(run, step):
-        drain(cluster, nodes, "upgrade")
+        drain(cluster, nodes, _REASON)
 
 
 def drain(cluster: SlurmCluster, nodes: Sequence[str], reason: str) -> None:
@@ -714,7 +740,7 @@ def _wait_for_states(
 
 
 def _set_state(
-    cluster: SlurmCluster, nodes: Sequence[str], state: str, reason: str = "upgrade"
+    cluster: SlurmCluster, nodes: Sequence[str], state: str, reason: str = _REASON
 ) -> None:
     """Change the state of nodes; a node that drains needs a reason."""
     names = f"NodeName={hostlist.fold(nodes)}"
@@ -813,7 +839,10 @@ def _recreate(run: OpenRun, step: Step, plan: Plan, directories: dict[str, list[
 def _problem(node: Node, plan: Plan, step: Step) -> str:
     """Return why a node that is up fails a step towards a plan, "" if it does not."""
     version = plan.versions()[step.cluster or "slurmdbd"]
-    if node_state.is_lost(node.state):
+    # After an upgrade that takes longer than SlurmdTimeout, a node that responds again stays DOWN
+    # until it is resumed: its reason is not "Not responding" (validate_node_specs() in node_mgr.c).
+    resumable = node.name in step.nodes and node.reason.startswith(_REASON)
+    if node_state.is_lost(node.state) and not (resumable and node.state == "DOWN+DRAIN"):
         return f"{node.name} {node.state}"
     if node.name in step.nodes and not (node.version or "").startswith(version):
         return f"{node.name} runs slurmd {node.version}, not {version}"

@@ -11,7 +11,7 @@ import pytest
 
 from harness import events, lifecycle, providers, rundir
 from harness.cluster import slurm
-from harness.errors import ClusterError
+from harness.errors import ClusterError, EngineError
 from harness.plan import Plan
 from harness.providers import CanCopy, ability
 from harness.rehearsal import upgrade, workload
@@ -240,17 +240,28 @@ def assert_reported(harness: Harness, run: Path, copy: Path) -> None:
     assert "PASSED" in harness("report", copy).stdout
 
 
-def test_step_whose_gate_stays_closed_is_undone(
-    harness: Harness, runs: Path, tmp_path: Path
+def full(*_: object) -> None:
+    raise EngineError("no space left on this machine")
+
+
+def test_step_that_cannot_be_done_is_undone(
+    harness: Harness, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whether its data cannot be saved, or its gate stays closed."""
     path = tmp_path / "stuck.yml"
     path.write_text(ROLLING.replace("OPTION", ""))
     with deployed(harness, runs, path) as run:
         cluster = slurm.clusters(run.ssh, run.plan)["rolling"]
-        job_id = cluster.submit("#!/bin/sh\nsleep 100\n", "--output=/dev/null", user="alice")
+        body = "#!/bin/sh\nuntil [ -e /tmp/go ]; do sleep 0.2; done\n"
+        job_id = cluster.submit(body, "--output=/dev/null", user="alice")
         cluster.wait_for([job_id], {"RUNNING"}, timeout=180)
         [new] = upgrade.plan_chain(run, upgrade.UpgradeOptions([["26.05"]]))
         jobs = workload.generate(run.plan.scenario, 300, 300, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(run.provider, "fetch", full)
+            with pytest.raises(EngineError, match="no space left"):
+                upgrade.upgrade(run, [new], jobs)
+        assert cluster.run("sacctmgr", "--noheader", "show", "cluster", "format=cluster").stdout
         with pytest.raises(
             ClusterError, match="slurmctld of rolling could not be upgraded and was rolled back"
         ):
@@ -261,6 +272,7 @@ def test_step_whose_gate_stays_closed_is_undone(
             if event["kind"] == "check"
         ]
         assert steps == [
+            ("upgrade::slurmdbd", "error"),
             ("upgrade::slurmdbd", "passed"),
             ("upgrade::slurmctld of rolling", "failed"),
         ]
@@ -270,6 +282,11 @@ def test_step_whose_gate_stays_closed_is_undone(
             "slurmdbd": "26.05",
         }
         assert cluster.run("sinfo", "--version").stdout.startswith("slurm-wlm 24.11")
+        job = cluster.job(job_id)
+        assert job
+        assert job.state == "RUNNING"
+        for host in run.plan.hosts:
+            run.ssh.run(host.name, ["touch", "/tmp/go"])
         cluster.wait_for([job_id], {"COMPLETED"}, timeout=300)
 
 

@@ -100,6 +100,23 @@ def test_gate_stays_closed_until_the_nodes_of_the_step_run_the_new_release(
 
 
 @pytest.mark.parametrize(
+    ("state", "reason", "in_step", "problem"),
+    [
+        ("DOWN+DRAIN", "upgrade", True, ""),
+        ("DOWN+DRAIN", "no fan", True, "n1 DOWN+DRAIN"),
+        ("DOWN+DRAIN", "upgrade", False, "n1 DOWN+DRAIN"),
+        ("DOWN+DRAIN+NOT_RESPONDING", "upgrade", True, "n1 DOWN+DRAIN+NOT_RESPONDING"),
+    ],
+)
+def test_gate_opens_for_a_node_that_was_away_for_longer_than_slurmd_timeout(
+    state: str, reason: str, in_step: bool, problem: str
+) -> None:
+    step = Step("nodes", ("n1",), "on-prem", ("n1",) if in_step else ())
+    node = slurm.Node("n1", state, reason, 0, "26.05.2")
+    assert upgrade._problem(node, plan("federation", "26.05"), step) == problem
+
+
+@pytest.mark.parametrize(
     ("name", "to", "message", "hint"),
     [
         (
