@@ -11,6 +11,7 @@ from typing import NamedTuple
 from harness.cluster.slurm import NO_NODES, SlurmCluster
 from harness.parsing import hostlist
 from harness.simulation.model import JobOutcome
+from harness.simulation.reading import LEAD
 from harness.simulation.submission import Submission
 from harness.simulation.trace import TraceJob
 
@@ -18,10 +19,6 @@ _FIELDS = (
     "JobID,JobName,State,Submit,Eligible,Start,End,ReqCPUS,AllocCPUS,User,Account,Partition,QOS,"
     "Flags,NodeList"
 )
-
-
-# Seconds before the beginning in which the first jobs are submitted: those of `--running`.
-_EARLIEST = 60
 
 
 class _Row(NamedTuple):
@@ -68,8 +65,7 @@ def query(cluster: SlurmCluster, begin: float) -> dict[str, str]:
     """Return what Slurm's commands print about the jobs since a simulated time."""
     # sacct compares with the real clock unless both times are given.
     since, until = (
-        f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}"
-        for at in (begin - _EARLIEST, begin + 1e9)
+        f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%S}" for at in (begin - LEAD, begin + 1e9)
     )
     sacct = ("sacct", "--allusers", "--allocations", "--duplicates", "--parsable2", "--noheader")
     queries = {
@@ -108,7 +104,7 @@ def outcomes(
         row = _Row(*line.split("|", len(_Row._fields) - 1))
         # A job that ran when an earlier repeat ended has no end in accounting, and still overlaps.
         submitted = _since(begin, row.submit)
-        if submitted is not None and submitted < -_EARLIEST - 1:
+        if submitted is not None and submitted < -LEAD - 1:
             continue
         for index in _indices(row.job_id):
             rows.setdefault((row.name, index), []).append(row)

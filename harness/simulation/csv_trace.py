@@ -21,7 +21,6 @@ _INTEGERS = (
     "nice",
 )
 _TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0", ""}
-_LONGEST_CELL = 4096
 
 
 def is_csv(line: str) -> bool:

@@ -312,6 +312,7 @@ def _run_driver(policy: Policy, repeat: int, facts: _DriverReport) -> None:
         "repeat": repeat,
         "low": policy.rates.low,
         "top": policy.rates.top,
+        "single_host": len(run.plan.hosts) == 1,
         "seconds": policy.hours * _HOUR if policy.hours else _FOREVER,
         "maintenance": [*policy.maintenance],
         "failures": [*policy.failures],

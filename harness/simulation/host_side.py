@@ -45,6 +45,8 @@ _SECOND = 10**9
 _NEVER = 2**62
 # How often progress is reported and the job queue is read, in real seconds.
 _REPORT_EVERY = 1.0
+# For how many real seconds squeue may fail; slurmctld may be busy, or restarted by the user.
+_UNANSWERED = 300
 _SUBMITTERS = 4
 # The shortest and longest time for which the driver waits, in real seconds.
 _SHORTEST, _LONGEST = 0.001, 0.2
@@ -213,14 +215,18 @@ class Governor:
     """Changes the rate of the clock: `top` while nothing happens, at most `low` while Slurm works.
 
     Slurm does not work any faster than usual, so a fast clock would delay starts and ends of jobs.
-    Slurm is at work while its daemons on this host compute or wait for a CPU, until sbatch answers,
-    just before a job is submitted or ends, and until the end is recorded. On a busy machine, work
-    takes longer, because it waits for a CPU; the rate falls in proportion, but not below that of
-    real time.
+    Slurm is at work while its daemons compute or wait for a CPU, until sbatch answers, just before
+    a job is submitted or ends, and until the end is recorded. On a busy machine, work takes longer,
+    because it waits for a CPU; the rate falls in proportion, but not below that of real time.
+
+    A host sees only its own processes. Unless there is a `single_host`, the daemons are at work
+    while any program of the machine is, and the end of a job on another host counts as recorded
+    when the machine rests.
     """
 
-    def __init__(self, clock: Clock, low: float, top: float) -> None:
+    def __init__(self, clock: Clock, low: float, top: float, *, single_host: bool) -> None:
         self.clock, self.low, self.top = clock, low, top
+        self._cpu_times = _cpu_times_of_host if single_host else _cpu_times_of_machine
         # The simulated time of the next event; since when each sbatch has not answered; and since
         # when each slurmstepd of an ended job, by process id, has not exited.
         self.next_event = 0.0
@@ -273,16 +279,30 @@ class Governor:
             # If this process gets its CPU late, the clock must not run far in the meantime.
             self.clock.set_rate(rate, time.monotonic_ns() + int(_FARTHEST / rate * _SECOND))
 
-    def _cpu_times(self) -> tuple[int, int]:
-        """Return for how many microseconds this host has computed, and waited for a CPU."""
-        with open("/sys/fs/cgroup/cpu.stat") as file:
-            usage = int(file.readline().split()[1])
-        try:
-            with open("/sys/fs/cgroup/cpu.pressure") as file:
-                waiting = int(file.readline().rpartition("total=")[2])
-        except OSError:  # a kernel without pressure stall information
-            waiting = 0
-        return usage, waiting
+
+def _cpu_times_of_host() -> tuple[int, int]:
+    """Return for how many microseconds this host has computed, and waited for a CPU."""
+    with open("/sys/fs/cgroup/cpu.stat") as file:
+        usage = int(file.readline().split()[1])
+    return usage, _waited("/sys/fs/cgroup/cpu.pressure")
+
+
+def _cpu_times_of_machine() -> tuple[int, int]:
+    """Return the same of all programs of the machine."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, interrupts, soft_interrupts, *_ = map(
+            int, file.readline().split()[1:]
+        )
+    ticks = user + nice + system + interrupts + soft_interrupts
+    return ticks * 10**6 // os.sysconf("SC_CLK_TCK"), _waited("/proc/pressure/cpu")
+
+
+def _waited(path: str) -> int:
+    try:
+        with open(path) as file:
+            return int(file.readline().rpartition("total=")[2])
+    except OSError:  # a kernel without pressure stall information
+        return 0
 
 
 class Driver:
@@ -296,7 +316,9 @@ class Driver:
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.clock = Clock()
-        self.governor = Governor(self.clock, request["low"], request["top"])
+        self.governor = Governor(
+            self.clock, request["low"], request["top"], single_host=request["single_host"]
+        )
         self.jobs: list[dict[str, Any]] = request["jobs"]
         self.until = request["seconds"]
         self.repeat: int = request["repeat"]
@@ -321,10 +343,11 @@ class Driver:
         self.thinkers = 0
         self.due: dict[str, float] = {}
         self.gone: queue.SimpleQueue[str] = queue.SimpleQueue()
-        # When jobs end, the processes of their slurmstepds, and the remaining run times of
-        # suspended jobs.
+        self.host = os.uname().nodename
+        # When jobs end, the processes of their slurmstepds if they are on this host, and the
+        # remaining run times of suspended jobs.
         self.ends: list[tuple[float, str]] = []
-        self.slurmstepd_of: dict[str, int] = {}
+        self.slurmstepd_of: dict[str, int | None] = {}
         self.end_of: dict[str, float] = {}
         self.left: dict[str, float] = {}
         self.suspensions: dict[str, list[list[float | None]]] = {}
@@ -471,15 +494,16 @@ class Driver:
         for line in lines:
             try:
                 key, what, *facts = line.decode().split()
-                slurmstepd, *start = map(float, facts)
+                host, process, *start = facts
+                slurmstepd = int(process) if host == self.host else None
                 run_time = self.run_times[key]
                 # Slurm sets the job's start since 22.05; before, the script's start is used.
-                moment = start[0] if start else self.clock.now()
+                moment = float(start[0]) if start else self.clock.now()
             except (KeyError, ValueError):
                 continue  # users can write to the pipe
             if what == "started":
                 self.left.pop(key, None)
-                self.slurmstepd_of[key] = int(slurmstepd)
+                self.slurmstepd_of[key] = slurmstepd
                 self._ends_at(key, moment + run_time)
             elif what == "suspended" and key in self.end_of:
                 self.left[key] = self.end_of.pop(key) - moment
@@ -503,7 +527,8 @@ class Driver:
                 pipe = os.open(f"{HOME}/ends/{key}", os.O_WRONLY | os.O_NONBLOCK)
                 os.write(pipe, b"\n")
                 os.close(pipe)
-                self.governor.ending[self.slurmstepd_of[key]] = time.monotonic()
+                if slurmstepd := self.slurmstepd_of[key]:
+                    self.governor.ending[slurmstepd] = time.monotonic()
                 self._release(key)
 
     def _run_tasks(self) -> None:
@@ -562,6 +587,7 @@ class Driver:
     def _watch(self) -> None:
         """Count the jobs that have not ended, by state and reason, while the simulation runs."""
         before = self.clock.now()
+        looked = time.monotonic()
         while True:
             answered = {*self.ids, *self.refused}
             answer = subprocess.run(
@@ -580,6 +606,10 @@ class Driver:
                     if name not in names and _key_of(name) in answered:
                         self.gone.put(name)
                 before, self.looked = now, time.monotonic()
+                looked = self.looked
+            elif time.monotonic() - looked > _UNANSWERED:
+                self.problem = RuntimeError(f"squeue: {answer.stderr.strip()[-500:]}")
+                return
             time.sleep(_REPORT_EVERY)
 
     def _count(self, lines: list[list[str]], now: float, passed: float) -> set[str]:
@@ -695,10 +725,11 @@ def _script(key: str) -> str:
     """Return the batch script of a job."""
     return f"""#!/bin/sh
 key={key}.$SLURM_ARRAY_TASK_ID
-trap 'echo "$key suspended $PPID" > {HOME}/news' TSTP
-trap 'echo "$key resumed $PPID" > {HOME}/news' CONT
+read -r host < /etc/hostname
+trap 'echo "$key suspended $host $PPID" > {HOME}/news' TSTP
+trap 'echo "$key resumed $host $PPID" > {HOME}/news' CONT
 exec 3<> {HOME}/ends/$key
-echo "$key started $PPID $SLURM_JOB_START_TIME" > {HOME}/news
+echo "$key started $host $PPID $SLURM_JOB_START_TIME" > {HOME}/news
 until read -r _ <&3; do :; done
 """
 

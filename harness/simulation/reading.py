@@ -42,7 +42,7 @@ _NAMES = ("user", "account", "partition", "qos", "array")
 _EXPRESSIONS = ("id", "gres", "constraint", "licenses", "dependency")
 # Jobs that were running at the beginning are submitted this many seconds earlier, so that they have
 # their nodes by then.
-_LEAD = 60.0
+LEAD = 60.0
 # If no job ends in the first _QUIET seconds, and in this part of the time of all submissions, the
 # first jobs were submitted before the period that the trace lists.
 _QUIET, _QUIET_PART = 4 * 3600.0, 0.1
@@ -304,10 +304,10 @@ def _remainder(job: TraceJob, start: float) -> TraceJob:
     elapsed = start - job.submit - (job.recorded_wait or 0)
     if elapsed <= 0:
         return replace(job, submit=0.0, recorded_wait=None)
-    passed = elapsed - _LEAD
+    passed = elapsed - LEAD
     limit = job.limit and max(round(job.limit - passed), 60)
     run_time = job.run_time - passed
-    return replace(job, submit=-_LEAD, run_time=run_time, limit=limit, recorded_wait=None)
+    return replace(job, submit=-LEAD, run_time=run_time, limit=limit, recorded_wait=None)
 
 
 def _dependency(job: TraceJob, known: set[str], log: ReadingLog) -> str | None:

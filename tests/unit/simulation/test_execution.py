@@ -84,7 +84,7 @@ class _InterruptedSsh:
 
 
 def _interrupted(ssh: _InterruptedSsh) -> execution._DriverReport:
-    run = SimpleNamespace(ssh=ssh, say=lambda line: None)
+    run = SimpleNamespace(ssh=ssh, say=lambda line: None, plan=SimpleNamespace(hosts=["c1"]))
     policy: Any = SimpleNamespace(
         run=run,
         controller=SimpleNamespace(name="c1"),

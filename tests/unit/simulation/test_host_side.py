@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 
-from harness.simulation.host_side import Driver, begin
+from harness.simulation.host_side import Driver, _cpu_times_of_machine, begin
 
 _BOOT = time.mktime(time.strptime("2026-11-29T13:00:05", "%Y-%m-%dT%H:%M:%S"))
 
@@ -50,3 +51,25 @@ def test_a_job_is_completing_from_when_it_is_first_seen_until_it_is_gone() -> No
         )
     assert driver.longest_completing == 30
     assert driver.completing == {"b.": 50}
+
+
+def test_process_ids_of_other_hosts_are_not_taken_for_processes_of_this_one() -> None:
+    driver = Driver.__new__(Driver)
+    driver.news, writer = os.pipe()
+    driver.host, driver.buffer, driver.begin, driver.ends = "s1", b"", 0.0, []
+    driver.run_times = dict.fromkeys(("near.", "far."), 60.0)
+    driver.slurmstepd_of, driver.end_of, driver.left, driver.suspensions = {}, {}, {}, {}
+    os.write(
+        writer, b"near. started s1 7 100\nfar. started s2 8 100\nnear. started s1 x 200\nfar.\n"
+    )
+    driver._read_news()
+    assert driver.slurmstepd_of == {"near.": 7, "far.": None}
+    assert driver.end_of == {"near.": 160, "far.": 160}
+
+
+def test_machine_computes_at_least_as_much_as_a_process_of_it() -> None:
+    before, _ = _cpu_times_of_machine()
+    began = time.process_time()
+    while time.process_time() < began + 0.3:
+        pass
+    assert _cpu_times_of_machine()[0] - before >= 0.25e6
