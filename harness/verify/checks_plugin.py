@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
@@ -81,11 +82,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_PLAN] = config.stash[_RUN].plan()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Function]) -> None:
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Print why a file cannot be read, which no other plugin does."""
+    if report.failed:
+        print(f"{report.nodeid}: {report.longreprtext}", file=sys.stderr)
+
+
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Function]
+) -> None:
     """Keep only the checks that fit the scenario and that the user selected: see selection.py.
 
     Those that only look come first: jobs that start early run meanwhile.
     """
+    if session.testsfailed:  # to read a file; pytest ends
+        return
     needs_of = {
         item.nodeid: {name for mark in item.iter_markers("needs") for name in mark.args}
         for item in items
@@ -196,7 +207,7 @@ def _circumstances(item: pytest.Item, since: float, message: str) -> list[str]:
         *diagnosis.of_refusal(run.plan, message),
         *lines,
         *node_failures.of_failure(run, began),
-        *hybrid_cluster.of_failure(run.directory, run.plan, began),
+        *hybrid_cluster.of_failure(run.directory, began),
     ]
 
 

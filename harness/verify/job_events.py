@@ -19,9 +19,14 @@ from harness import slurm_options
 from harness.cluster import logs
 from harness.cluster.slurm import JobKey, Record, job_key
 from harness.plan import Plan
+from harness.scenario import Cluster
 from harness.ssh import Ssh
 
 PROGRAM = "job-events"
+# A SPANK plugin that writes to the journal as well; it also does so before a job has an id.
+_PLUGIN = "job_events.so"
+# What the entries of that plugin, and of cli_filter.lua, begin with.
+PLUGINS = ("SPANK ", "cli_filter.lua ")
 # Slurm's names for its programs in SLURM_SCRIPT_CONTEXT, and in slurm.conf.
 OPTION_OF = {
     "prolog_slurmctld": "PrologSlurmctld",
@@ -68,6 +73,11 @@ class Event:
     host: str
     what: str
     uid: int | None = None
+
+
+def has_plugins(cluster: Cluster) -> bool:
+    """Return whether the plugins of a cluster, and its Lua scripts, report their calls as well."""
+    return _PLUGIN in cluster.files.get("plugstack.conf", "")
 
 
 def collect(ssh: Ssh, plan: Plan, cluster: str, job_id: int) -> list[Event]:

@@ -24,6 +24,7 @@ from harness.report.model import Check
 from harness.rundir import RunDir
 from harness.shipped_files import CHECKS
 
+_PYTEST = (sys.executable, "-P", "-m", "pytest")
 # pytest's exit codes: 0 all passed, 1 some failed; any other means that pytest itself failed.
 _DONE = (0, 1)
 _USAGE_ERROR = 4
@@ -92,7 +93,7 @@ def _verify(run: RunDir, say: Say, select: Sequence[str]) -> tuple[list[Check], 
 def _command(run: RunDir, junit: Path, select: Sequence[str]) -> list[str]:
     level = logging.getLevelName(logging.getLogger("harness").getEffectiveLevel())
     return [
-        *(sys.executable, "-P", "-m", "pytest", str(CHECKS), "--harness-run", str(run.path)),
+        *(*_PYTEST, str(CHECKS), "--harness-run", str(run.path)),
         *("-c", str(CHECKS / "pytest.ini"), "--rootdir", str(CHECKS)),
         *("-p", "harness.pytest_plugin.plugin", "-p", "no:terminal", "-p", "no:cacheprovider"),
         # At the end of every session, it would collect garbage ten times.

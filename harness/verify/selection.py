@@ -14,7 +14,7 @@ from harness import releases, slurm_options
 from harness.cluster import policy
 from harness.errors import UsageError
 from harness.plan import Plan
-from harness.scenario import Cluster
+from harness.scenario import Cluster, gpus_of
 from harness.topology import Placed, placed_once
 from harness.verify import job_events
 
@@ -396,6 +396,12 @@ def _job_events(plan: Plan) -> bool:
     return any(job_events.PROGRAM in cluster.files for cluster in _clusters(plan))
 
 
+@feature("job_plugins")
+def _job_plugins(plan: Plan) -> bool:
+    """The plugins and Lua scripts that record their calls: docs/job-start.md."""
+    return _job_events(plan) and any(map(job_events.has_plugins, _clusters(plan)))
+
+
 @feature("rest")
 def _rest(plan: Plan) -> bool:
     """A slurmrestd."""
@@ -438,6 +444,12 @@ def _shared_homes(plan: Plan) -> bool:
 def _directory(plan: Plan) -> bool:
     """Users who come from an LDAP server."""
     return bool(plan.scenario.directory)
+
+
+@feature("dns_servers")
+def _dns_servers(plan: Plan) -> bool:
+    """Sites whose hosts resolve names by DNS."""
+    return any(host.dns_server for host in plan.hosts)
 
 
 @feature("users_log_in")
@@ -484,15 +496,34 @@ def _user_environment(plan: Plan) -> bool:
 @feature("kubernetes")
 def _kubernetes(plan: Plan) -> bool:
     """A cluster shared with Kubernetes, with at least two nodes that are large enough."""
-    return any(
+    return any(map(has_room_for_pods, _clusters(plan)))
+
+
+def has_room_for_pods(cluster: Cluster) -> bool:
+    """Return whether the checks of the ledger can use a cluster's nodes."""
+    return (
         cluster.kubernetes
         and len(cluster.node_names()) > 1
         and all(
             group.cpus >= _POD_NODE_CPUS and group.memory >= _POD_NODE_MIB
             for group in cluster.nodes
         )
+    )
+
+
+@feature("shared_gpus")
+def _shared_gpus(plan: Plan) -> bool:
+    """The same, with GPUs on its nodes."""
+    return any(
+        has_room_for_pods(cluster) and all(gpus_of(group.gres) > 1 for group in cluster.nodes)
         for cluster in _clusters(plan)
     )
+
+
+@feature("several_shared_clusters")
+def _several_shared_clusters(plan: Plan) -> bool:
+    """Several clusters shared with Kubernetes."""
+    return len(plan.scenario.shared_clusters()) > 1
 
 
 def _clusters(plan: Plan) -> Iterable[Cluster]:

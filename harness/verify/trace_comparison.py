@@ -13,6 +13,8 @@ from harness.verify.job_trace import JobTrace, StepSeen
 
 # Seconds by which Slurm's times and the job's may differ because of clocks and rounding.
 TOLERANCE = 2
+# Seconds that a busy slurmd may take to end a job that slurmctld has ended.
+_ENDED_WITHIN = 60
 # Seconds that the daemons of a busy machine may take before a job's first line, and after its last,
 # if slurmctld's log does not have the times.
 OVERHEAD = 10
@@ -151,7 +153,8 @@ def compare(
 def _compare_times(
     trace: JobTrace, record: Record, overhead: float, logged: Collection[float]
 ) -> list[str]:
-    cut_off = TOLERANCE if record.state in {"COMPLETED", "FAILED"} else overhead
+    ended_by_itself = record.state in {"COMPLETED", "FAILED"}
+    cut_off = TOLERANCE if ended_by_itself else max(overhead, _ENDED_WITHIN)
 
     def wrong(late: float, time: int, cut_off: float = TOLERANCE) -> bool:
         """Return whether a time that is `late` seconds outside the execution is wrong."""

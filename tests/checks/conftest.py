@@ -474,15 +474,15 @@ def _manual_power(clusters: dict[str, SlurmCluster], plan: Plan, ssh: Ssh) -> It
 
 
 @pytest.fixture(scope="session", autouse=True)
-def operators(
+def shared_clusters(
     run: RunDir, plan: Plan, clusters: dict[str, SlurmCluster], ssh: Ssh, _manual_power: None
 ) -> Iterator[dict[str, HybridCluster]]:
-    """The clusters shared with Kubernetes, with running operators.
+    """The clusters shared with Kubernetes, with a running operator.
 
-    Without the operators, the nodes take no jobs.
+    Without the operator, the nodes take no jobs.
     """
-    with hybrid_cluster.operators(run, plan, clusters, ssh) as hybrids:
-        yield hybrids
+    with hybrid_cluster.with_operator(run, plan, clusters, ssh) as shared:
+        yield shared
 
 
 def all_records_sent(

@@ -85,11 +85,11 @@ def _start_early(
     clusters: dict[str, SlurmCluster],
     plan: Plan,
     jobs: Jobs,
-    operators: object,
+    shared_clusters: object,
 ) -> Iterator[None]:
     """Start the jobs of fixtures that checks use, and cancel those that no check has waited for.
 
-    This comes after the operators, without whom shared nodes take no jobs.
+    This comes after the operator, without whom shared nodes take no jobs.
 
     pytest keeps an error for the checks that use the jobs; it says nothing about the others.
     """

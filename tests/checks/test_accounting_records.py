@@ -20,12 +20,29 @@ from early_jobs import REQUEST
 from harness.cluster.slurm import JobKey, Record, SlurmCluster, job_key
 from harness.plan import Plan
 from harness.ssh import Ssh
-from harness.verify import job_events, job_trace, trace_comparison
+from harness.verify import job_events, job_trace, trace_comparison, usage_comparison
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("accounting")
 # Minutes beyond its limit for which the check waits for a job to be ended.
 MOST_OVER_TIME = 5
+# Adds up the usage of the last hour and of this one. Prints when they began; the clusters that had
+# reservations; and a line for each account and each of its users in each hour: sreport takes an end
+# in the future for that of the last full hour, unless that is the start. The second rollup is the
+# usual one, after which slurmdbd does not take jobs that start in this hour for late ones.
+_REPORT = """
+hour=+%Y-%m-%dT%H:00:00
+last=$(date --date='1 hour ago' $hour) this=$(date $hour) next=$(date --date='1 hour' $hour)
+sacctmgr --immediate rollup $last $next > /dev/null || exit
+sacctmgr --immediate rollup > /dev/null || exit
+date --date=$last +%s
+echo $(sacctmgr --noheader --parsable2 show reservation start=$last format=Cluster | sort -u)
+report() {{
+    sreport --noheader --parsable2 -t Seconds --tres=cpu cluster AccountUtilizationByUser \\
+        clusters={clusters} start=$1 end=$2 format=Cluster,Accounts,Login,Used
+}}
+report $last $this && report $this $next
+"""
 
 
 @pytest.mark.needs("users")
@@ -146,6 +163,33 @@ def test_accounting_matches_what_every_job_saw(
     )
     steps = {record.key for record in records if record.step == "0"}
     assert {*own_jobs} <= steps, "a step that srun started inside a job has no record"
+
+
+@pytest.mark.needs("users")
+def test_usage_reports_agree_with_accounting(clusters: dict[str, SlurmCluster], jobs: Jobs) -> None:
+    """Users of accounts have the CPU time in sreport that their jobs have in sacct.
+
+    slurmdbd adds up the usage of whole hours. It does so now for the last two, of which the second
+    has not ended; it will repeat that.
+    """
+    cluster = next(iter(clusters.values()))
+    if not jobs.submitted:
+        cluster.wait_for([jobs.submit_here(cluster, "sleep 1")])
+    script = _REPORT.format(clusters=",".join(clusters))
+
+    def look() -> list[str]:
+        start, reserved, *lines = cluster.run("sh", "-c", script).stdout.splitlines()
+        records = cluster.records("--allocations", f"--clusters={','.join(clusters)}")
+        return usage_comparison.differences(records, lines, int(start), {*reserved.split()})
+
+    wait_until(
+        look,
+        lambda problems: not problems,
+        what="sreport to agree with sacct",
+        timeout=120,
+        give_up=all_records_sent(clusters.values()),
+        show="\n".join,
+    )
 
 
 @pytest.mark.needs("users", "job_completion")

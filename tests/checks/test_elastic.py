@@ -41,7 +41,7 @@ ROUNDS = 60
 # Seconds in which slurmctld must start a job once its node is up. It looks for such jobs when it
 # launches them, but with a PrologSlurmctld only every half minute: prolog_running_decr() in
 # job_scheduler.c, and PERIODIC_TIMEOUT.
-BEGINS, PERIODIC_TIMEOUT = 10, 30
+BEGINS, PERIODIC_TIMEOUT = 25, 30
 
 
 @dataclass
@@ -289,6 +289,44 @@ def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(
     assert not {
         name for name, provision in elastic.nodes.items() if provision == "create" and name in hosts
     }
+
+
+def test_sinfo_shows_which_nodes_are_powered_down(elastic: Elastic, jobs: Jobs) -> None:
+    """Until 22.05, slurmctld hides them without PrivateData=cloud: _is_cloud_hidden()."""
+    elastic.wait_until_down()
+    name = elastic.cluster.name
+    conf, known = elastic.plan.slurm_conf(name), releases.get(elastic.plan.releases()[name])
+    private = (slurm_options.get(conf, "PrivateData") or "").lower()
+    hidden = "cloud" in known.words["privatedata"].known and "cloud" not in private
+    answer = elastic.cluster.run("sinfo", "--noheader", "--Node", "--format=%N %t", user=jobs.user)
+    states = dict(line.split() for line in answer.stdout.splitlines())
+    shown = {node: states.get(node, "not shown") for node in elastic.nodes}
+    assert all(
+        state == "not shown" if hidden else state.endswith("~") for state in shown.values()
+    ), f"powered down, which sinfo marks with ~{' or hides' if hidden else ''}: {shown}"
+
+
+def test_programs_that_power_nodes_leave_no_defunct_process(elastic: Elastic) -> None:
+    elastic.wait_until_down()
+    controller = elastic.cluster.controller
+
+    def defunct() -> list[str]:
+        command = ["ps", "-e", "--no-headers", "-o", "pid,ppid,stat,args"]
+        lines = elastic.ssh.run(controller, command).stdout.splitlines()
+        processes = {words[0]: words[1:] for line in lines if (words := line.split(maxsplit=3))}
+        return [
+            f"{args}, whose parent is {processes.get(parent, ['', '', 'gone'])[2]}"
+            for parent, state, args in processes.values()
+            if state.startswith("Z")
+        ]
+
+    wait_until(
+        defunct,
+        lambda found: not found,
+        what=f"processes on {controller} to be reaped",
+        timeout=ROUNDS,
+        show="; ".join,
+    )
 
 
 def test_jobs_resume_as_many_nodes_as_they_request_at_once(

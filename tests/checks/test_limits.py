@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import pytest
 from conftest import (
-    SMALLEST_ROOT,
     Jobs,
     everywhere,
     longest,
@@ -242,62 +241,3 @@ def most_jobs(plan: Plan, cluster: SlurmCluster, node: str) -> int:
     parameters = slurm_options.get(plan.slurm_conf(cluster.name), "SelectTypeParameters") or ""
     by_socket = "CR_SOCKET" in parameters.upper()
     return int(shown["sockets"]) * (1 if by_socket else int(shown["corespersocket"]))
-
-
-@pytest.mark.needs("apptainer")
-def test_user_builds_a_container_image_and_runs_it_under_slurm(
-    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
-) -> None:
-    """The image is built from a directory, so no registry is needed, and it does not change."""
-    for name, part in (
-        (name, part) for name, part in plan.scenario.clusters.items() if part.apptainer
-    ):
-        if not any(host.apptainer and host.cluster == name for host in plan.hosts):
-            able = [
-                release for release in releases.packaged() if releases.get(release).apptainer_suite
-            ]
-            pytest.skip(
-                f"Debian has Apptainer for Slurm {', '.join(able)}, not for {plan.releases()[name]}"
-            )
-        node = next(
-            node
-            for host in plan.hosts
-            if host.apptainer and host.cluster == name
-            for node in host.nodes
-        )
-        cluster, user = clusters[name], users[0]
-        srun = [
-            "srun",
-            "--job-name=interactive",
-            *only(cluster, plan),
-            *jobs.access_options(cluster),
-            f"--nodelist={node}",
-        ]
-        image = f"/home/{user}/smallest.sif"
-        cluster.run(*srun, "sh", "-c", _BUILD.format(image=image), user=user)
-        before = cluster.run(*srun, "sha256sum", image, user=user).stdout
-        look = ["sh", "-c", 'echo $(id -u) $SLURM_PROCID "$CUDA_VISIBLE_DEVICES" $(cat /where)']
-        gpus = ["--gres=gpu:1"] if node in part.gpus() else []
-        inside = ["apptainer", "--quiet", "exec", image]
-        seen = cluster.run(
-            *srun, "--ntasks=2", *gpus, *inside, *look, user=user
-        ).stdout.splitlines()
-        uid = plan.scenario.users[user].uid
-        gpu = "0" if gpus else ""
-        assert sorted(seen) == [f"{uid} {task} {gpu} inside" for task in (0, 1)]
-        cpus = ["sh", "-c", "grep Cpus_allowed_list /proc/self/status"]
-        assert (
-            cluster.run(*srun, *inside, *cpus, user=user).stdout
-            == cluster.run(*srun, *cpus, user=user).stdout
-        )
-        batch = jobs.submit_here(
-            cluster, f'[ "$({" ".join(inside)} cat /where)" = inside ]', f"--nodelist={node}"
-        )
-        cluster.wait_for([batch], {"COMPLETED"})
-        assert cluster.run(*srun, "sha256sum", image, user=user).stdout == before
-
-
-_BUILD = f"""set -e; root=$(mktemp -d); trap 'rm -rf "$root"' EXIT; cd "$root"
-{SMALLEST_ROOT}
-APPTAINER_TMPDIR=/var/tmp apptainer --quiet build --force {{image}} "$root"
-"""

@@ -46,8 +46,8 @@ _MEMORY_LIMITS = {"Max processes", "Max pending signals"}
 # Limits of the user's shell that a task has unless slurm.conf says otherwise, with their names in
 # PropagateResourceLimits. Of the others, Slurm or the kernel change some.
 _PROPAGATED = {"Max stack size": "STACK", "Max core file size": "CORE", "Max open files": "NOFILE"}
-# Deadline in seconds for a job whose steps hang for 25 s twice.
-_PATIENCE = 400
+# Deadline in seconds for a job whose steps hang for 75 s twice.
+_PATIENCE = 700
 # Prints the task's limits, then runs a step on the next nodes of its job, where each task reads
 # more than fits into a packet. If that fails, a separate step on each node shows which of them is
 # to blame. Steps inherit only the job's id. To nodes that follow these, it only connects.
@@ -57,7 +57,7 @@ nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 unset $(env | sed -n 's/^\(SLURM_[A-Z_]*\)=.*/\1/p' | grep -Evx 'SLURM_(JOB_?ID|CONF)')
 sed "s/^/limit $me /" /proc/self/limits
 step() {
-    head -c 8000 /dev/zero | tr '\0' x | timeout --kill-after=2 25 \
+    head -c 8000 /dev/zero | tr '\0' x | timeout --kill-after=2 75 \
         srun --overlap --mem=0 --nodes=$# --ntasks=$# \
         --nodelist="$(echo "$@" | tr ' ' ,)" \
         sh -c "echo reached $me \$SLURMD_NODENAME \$(wc -c)" 2>&1
@@ -108,7 +108,7 @@ _UNREACHED = r"""
 import json, socket, sys, time
 from concurrent.futures import ThreadPoolExecutor
 
-end = time.monotonic() + 40
+end = time.monotonic() + 240
 
 def answers(name, port):
     for _ in range(3):
@@ -125,7 +125,7 @@ def unreached(host):
     name, ports = host
     for count, port in enumerate(ports):
         if time.monotonic() > end:
-            return f"{name}\treaches only {count} of {len(ports)} ports in 40 s"
+            return f"{name}\treaches only {count} of {len(ports)} ports in 240 s"
         if not answers(name, port):
             return f"{name}\tcannot reach port {port}"
 
@@ -651,7 +651,8 @@ def test_tasks_reach_the_ports_of_srun_on_every_host(ssh: Ssh, plan: Plan) -> No
             tried.setdefault(node.name, {})[name] = some
 
     def look(node: str) -> list[str]:
-        answer = ssh.run(node, ["python3", "-c", _UNREACHED], stdin=json.dumps(tried[node]))
+        tries = json.dumps(tried[node])
+        answer = ssh.run(node, ["python3", "-c", _UNREACHED], stdin=tries, timeout=300)
         found = (line.split("\t") for line in answer.stdout.splitlines())
         return [
             f"{name}: {node} {problem}; SrunPortRange is {ports_range(plan.host(name))}"
@@ -760,7 +761,7 @@ def _wrong_steps(
             for line in lines
             if line.startswith(f"{node} {other}: ") and "error:" in line
         ]
-        yield f"{node} cannot run a step on {other}: {'; '.join(errors) or 'no answer in 25 s'}"
+        yield f"{node} cannot run a step on {other}: {'; '.join(errors) or 'no answer in 75 s'}"
     for unreached in re.findall(r"^unreached (\S+) (\S+) (.*)", answer.stdout, re.M):
         yield "{} cannot connect to slurmd of {}: {}".format(*unreached)
     limits = _limits(lines)

@@ -121,10 +121,7 @@ class Api:
 
     def token(self, user: str, lifespan: int = 600) -> str:
         """Return a token for a user, as an administrator gets it, valid for `lifespan` seconds."""
-        answer = self.cluster.run(
-            "scontrol", "token", f"username={user}", f"lifespan={lifespan}"
-        ).stdout
-        return answer.strip().removeprefix("SLURM_JWT=")
+        return self.cluster.token(user, lifespan)
 
     def ask(
         self, method: str, path: str, user: str, token: str | None = None, **more: Any
@@ -541,7 +538,7 @@ def something(api: Api, plan: Plan, jobs: Jobs) -> Iterator[dict[str, str]]:
     """Values for the parameters of paths, which name objects that exist."""
     cluster, user = plan.scenario.clusters[api.cluster.name], plan.scenario.users[jobs.user]
     node = cluster.node_names()[0]
-    job_id = jobs.submit_here(api.cluster, "sleep 300")
+    job_id = jobs.submit_here(api.cluster, "sleep 3600")
     api.cluster.wait_for([job_id], {"RUNNING"})
     if plan.scenario.accounting:
         wait_for_records(api.cluster, {job_id: ("RUNNING", None)})
@@ -582,7 +579,7 @@ def filled(path: str, values: dict[str, str]) -> str:
 
 
 def test_every_answer_conforms_to_the_openapi_document(api: Api, something: dict[str, str]) -> None:
-    token = api.token("root")
+    token = api.token("root", lifespan=3600)
     wrong, count = [], 0
     for method, path, described in api.operations("get"):
         if "/v0" not in path:

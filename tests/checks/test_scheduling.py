@@ -352,7 +352,7 @@ def test_job_is_killed_killwait_seconds_after_its_time_limit(
             return ["a job was killed at its time limit without SIGTERM"]
         survived = float(notes["alive"]) - float(notes["term"])
         # As in test_job_start.py: slurmd counts its first 0.7 s as one, and may be slow.
-        if wait - 3 < survived < wait + 20:
+        if wait - 10 < survived < wait + 20:
             return []
         return [f"a job was killed {survived:.1f} s after SIGTERM; KillWait is {wait}"]
 
@@ -423,8 +423,10 @@ def fill_node(
             what=f"job {number + 1} of {pair} on {node} to be {wanted}: partition {partition} with"
             f" OverSubscribe={line.get('oversubscribe', 'NO')} runs"
             f" {'several' if many else most} at a time",
-            timeout=60,
-            give_up=lambda job: job is not None and job.state not in {"PENDING", wanted},  # noqa: B023
+            timeout=180,
+            give_up=lambda job: (
+                job is not None and job.state not in {"PENDING", "CONFIGURING", wanted}  # noqa: B023
+            ),
         )
     cluster.run("scancel", *map(str, started), user=user)
     cluster.wait_for(started)

@@ -65,7 +65,8 @@ def test_backup_controller_takes_over_and_hands_back_without_losing_a_job(
         lambda: [
             job.state for job in first.jobs("--local", "--array", f"--jobs={running},{array}")
         ],
-        lambda states: states == ["RUNNING"] * 5,
+        # On a busy machine, the first may have ended when the last begins.
+        lambda states: len(states) == 5 and {*states} <= {"RUNNING", "COMPLETING", "COMPLETED"},
         what="the jobs to run",
         timeout=PATIENCE,
     )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from harness.verify import pytest_run
 from support import Harness, command_line, environment_of, kept_up
 
 # The most that a worker's run needs: 12 hosts with 7 inotify instances each, and their memory.
@@ -106,6 +110,25 @@ def _module(nodeid: str) -> str:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the session's runs keep their directories."""
     return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let verifications that this process starts fork from a process that has imported it all."""
+    program = str(Path(__file__).with_name("preloaded.py"))
+    path = str(tmp_path_factory.mktemp("preloaded") / "socket")
+    with (
+        subprocess.Popen(
+            [sys.executable, "-P", program, "serve", path],
+            stdin=subprocess.PIPE,  # the server ends when this process has closed it, or is gone
+            stdout=subprocess.PIPE,
+        ) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        assert server.stdout
+        assert server.stdout.readline() == b"ready\n"
+        patch.setattr(pytest_run, "_PYTEST", (sys.executable, "-PSE", program, "run", path))
+        yield
 
 
 @pytest.fixture(scope="session")

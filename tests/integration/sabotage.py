@@ -267,7 +267,7 @@ FEDERATION = [
         ("federation_is_formed",),
         ("onprem-ctl", "sacctmgr -i modify federation cloudburst set clusters-=aws"),
         ("onprem-ctl", "sacctmgr -i modify federation cloudburst set clusters+=aws"),
-        "aws",
+        "in accounting, aws is no member; it should be cloudburst's member 2, ACTIVE",
     ),
     Sabotage(
         ("one_collation",),
@@ -448,7 +448,7 @@ FEDERATION = [
             wrapper("sbatch", 'echo $(($(/usr/bin/sbatch "$@" | cut -d";" -f1) % 67108864))')[0],
         ),
         ("onprem-ctl", "rm /usr/local/bin/sbatch"),
-        "on-prem",
+        "'no cluster of the federation' != 'on-prem'",
     ),
     Sabotage(
         ("burst_to_the_sibling",),
@@ -473,7 +473,7 @@ FEDERATION = [
             "for c in on-prem=onsite aws=cloud; do"
             " sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
         ),
-        "onsite",
+        "'aws' in {'on-prem'}",
     ),
     Sabotage(
         ("draining_cluster",),
@@ -488,7 +488,7 @@ FEDERATION = [
             wrapper("squeue", 'exec /usr/bin/squeue $(echo "$@" | sed s/--federation/--local/)')[0],
         ),
         ("onprem-ctl", "rm /usr/local/bin/squeue"),
-        "on-prem",
+        ": None} != {",
     ),
     Sabotage(
         ("federated_job_ran_twice",),
@@ -504,7 +504,7 @@ FEDERATION = [
             " name='aws'\"",
         ),
         ("aws-ctl", "systemctl restart slurmctld"),
-        "'aws'",
+        "aws is not registered at",
     ),
     Sabotage(
         ("failed_and_cancelled_jobs",),
@@ -604,7 +604,24 @@ until listener | grep -q python3; do
     kill $(listener | grep -o 'pid=[0-9]*' | cut -d = -f 2)
     sleep 0.1
 done"""
+HIDE_L1, SHOW_L1 = wrapper("sinfo", 'exec /usr/bin/sinfo "$@" | grep -v "^l1 "')
 ELASTIC = [
+    Sabotage(
+        ("sinfo_shows_which_nodes",),
+        ("ctl", HIDE_L1),
+        ("ctl", SHOW_L1),
+        "'l1': 'not shown'",
+    ),
+    Sabotage(
+        ("leave_no_defunct_process",),
+        (
+            "ctl",
+            "systemd-run --quiet --unit=careless sh -c 'sleep 1 & exec sleep 600';"
+            " until ps -e --no-headers -o stat | grep -q ^Z; do sleep 0.1; done",
+        ),
+        ("ctl", "systemctl stop careless"),
+        "[sleep] <defunct>, whose parent is sleep 600",
+    ),
     Sabotage(
         ("job_resumes_the_node", "as_many_nodes", "of_the_shape"),
         ("ctl", "scontrol update PartitionName=main State=DRAIN"),
@@ -709,8 +726,10 @@ ELASTIC = [
         ("every_resumed_node_has_read",),
         (
             "ctl",
-            "scontrol update SuspendExcNodes=n1,c2 && srun --nodelist=c2 sh -c"
-            f" 'echo KillWait=31 >> {CONF} && systemctl restart slurmd'",
+            "different() { grep -c 'different slurm.conf' /var/log/slurm/slurmctld.log; };"
+            " before=$(different); scontrol update SuspendExcNodes=n1,c2 && srun --nodelist=c2"
+            f" sh -c 'echo KillWait=31 >> {CONF} && systemctl restart slurmd' &&"
+            ' until [ "$(different)" -gt "$before" ]; do sleep 0.1; done',
         ),
         (
             "ctl",
@@ -782,6 +801,51 @@ LYING_TASK_PROLOG = (
     + f"; {changed_conf('s,^TaskProlog=.*,TaskProlog=/usr/local/bin/lie,')}",
     f"rm /usr/local/bin/lie && {MEND_CONF}",
 )
+JOB_SUBMIT = "/etc/slurm/job_submit.lua"
+ASKS_FOR_NOTHING = (
+    "function slurm_job_submit() return slurm.SUCCESS end"
+    " slurm_job_modify = slurm_job_submit return slurm.SUCCESS"
+)
+
+
+def job_submit(change: str) -> tuple[str, str]:
+    """Return commands that change job_submit.lua with a filter, and that restore it.
+
+    slurmctld reads a script again if it was changed in a later second than the one that it has
+    loaded (slurm_lua_loadscript()).
+    """
+    right = f"{JOB_SUBMIT}.right"
+    return (
+        f"mv {JOB_SUBMIT} {right} && {change} < {right} > {JOB_SUBMIT}"
+        f" && touch --reference={right} --date='+1 second' {JOB_SUBMIT}",
+        f"touch --reference={JOB_SUBMIT} --date='+1 second' {right} && mv {right} {JOB_SUBMIT}",
+    )
+
+
+# A job_submit.lua that accepts every job as it is.
+UNCHANGED_JOBS = job_submit(f"echo '{ASKS_FOR_NOTHING}'")
+
+
+def at_shared(checks: str, do: str, undo: str, message: str) -> Sabotage:
+    return Sabotage(tuple(checks.split()), ("ctl", do), ("ctl", undo), message)
+
+
+def replaced(option: str, text: str) -> tuple[str, str]:
+    """Return scripts that put a different program in place of one around jobs, and undo that."""
+    make, remove = wrapper("other", text)
+    change = changed_conf(f"s,^{option}=.*,{option}=/usr/local/bin/other,")
+    return f"{make}; {change}", f"{remove} && {MEND_CONF}"
+
+
+def plugstack(change: str) -> tuple[str, str]:
+    """Return scripts that change plugstack.conf with sed, and that restore it."""
+    path = "/etc/slurm/plugstack.conf"
+    return (
+        f"cp -p {path} /root/plugstack.conf && sed -i '{change}' {path}",
+        f"mv /root/plugstack.conf {path}",
+    )
+
+
 JOB_START = [
     on_n1("in_the_order_of_its_mode", *WITHOUT_PROLOG, "instead of Prolog"),
     on_n1("runs_as_slurm_says", *WITHOUT_PROLOG, "{'Prolog': 0}"),
@@ -847,6 +911,43 @@ JOB_START = [
     ),
     at_ctl(
         "valid_once_for_its_lifetime", "unmunge", "echo Success", "a credential was accepted twice"
+    ),
+    at_ctl(
+        "when_its_terminal_is_closed[srun]",
+        "srun",
+        'exec setsid --wait /usr/bin/srun "$@"',
+        "waiting for the job of srun to end after its terminal was closed",
+    ),
+    at_ctl(
+        "when_its_terminal_is_closed[sbatch]",
+        "sbatch",
+        'job=$(/usr/bin/sbatch "$@"); echo $job; scancel $job',
+        "the batch job is C",  # CANCELLED, or COMPLETING if it had started
+    ),
+    on_n1(
+        "spank_plugin_is_called",
+        *plugstack("s/^required/# &/"),
+        "local_user_init as 2001 instead of SPANK job_script job_prolog as 0",
+    ),
+    on_n1(
+        "required_spank_plugin_fails",
+        *plugstack("s/^required/optional/"),
+        "a task runs although",
+    ),
+    on_n1(
+        "option_of_a_spank_plugin",
+        *replaced("Prolog", "unset SPANK_JOB_MARK; /etc/slurm/job-events"),
+        "Prolog has no SPANK_JOB_MARK",
+    ),
+    on_n1(
+        "documented_effect[prolog_task]",
+        *replaced("TaskProlog", "/etc/slurm/job-events; exit 0"),
+        "whose TaskProlog fails, to be FAILED, its script did not run cannot succeed any more",
+    ),
+    at_shared(
+        "lua_scripts_change",
+        *UNCHANGED_JOBS,
+        "the job's name is changed-by-cli_filter-as-2001, should be",
     ),
 ]
 
@@ -966,6 +1067,14 @@ WORKSTATION = [
         "builds_a_container_image",
         *wrapper("apptainer", 'exec env -u CUDA_VISIBLE_DEVICES /usr/bin/apptainer "$@"'),
         "'2001 0  inside'",
+    ),
+    on_box(
+        "image_of_a_registry_in_a_sandbox",
+        *wrapper(
+            "apptainer",
+            'case "$*" in *--writable*) exit 0; esac; exec /usr/bin/apptainer "$@"',
+        ),
+        "changed.sif': 'inside",
     ),
 ]
 
@@ -1256,35 +1365,10 @@ REST = [
     ),
 ]
 
-JOB_SUBMIT = "/etc/slurm/job_submit.lua"
-ASKS_FOR_NOTHING = (
-    "function slurm_job_submit() return slurm.SUCCESS end"
-    " slurm_job_modify = slurm_job_submit return slurm.SUCCESS"
-)
 
-
-def at_shared(checks: str, do: str, undo: str, message: str) -> Sabotage:
-    return Sabotage(tuple(checks.split()), ("ctl", do), ("ctl", undo), message)
-
-
-def job_submit(change: str) -> tuple[str, str]:
-    """Return commands that change job_submit.lua with a filter, and that restore it.
-
-    slurmctld reads a script again if it was changed in a later second than the one that it has
-    loaded (slurm_lua_loadscript()).
-    """
-    right = f"{JOB_SUBMIT}.right"
-    return (
-        f"mv {JOB_SUBMIT} {right} && {change} < {right} > {JOB_SUBMIT}"
-        f" && touch --reference={right} --date='+1 second' {JOB_SUBMIT}",
-        f"touch --reference={JOB_SUBMIT} --date='+1 second' {right} && mv {right} {JOB_SUBMIT}",
-    )
-
-
-NO_LEDGER = job_submit(f"echo '{ASKS_FOR_NOTHING}'")
 HYBRID = [
     *(
-        at_shared(check, *NO_LEDGER, message)
+        at_shared(check, *UNCHANGED_JOBS, message)
         for check, message in (
             ("never_have_the_same_cpu", "taken by"),
             ("is_refused_where_jobs_occupy", "{'type': 'Slurm', 'allocated': {'cpu': '0m'"),
@@ -1319,9 +1403,32 @@ HYBRID = [
     at_shared(
         "until_the_operator_has_cut_again",
         "systemd-run --quiet --unit=changer sh -c"
-        " 'while sleep 0.1; do scontrol update NodeName=n1 Gres=k8scpu:4,k8smemory:1000; done'",
+        " 'while sleep 0.1; do scontrol update NodeName=n1"
+        " Gres=gpu:2,k8scpu:4,k8smemory:1000,k8sgpu:2; done'",
         "systemctl stop changer",
         "something else changes Gres of nodes",
+    ),
+    at_shared(
+        "gpus_of_pods_are_not_given_to_jobs",
+        *job_submit("sed 's/, gpus_of_a_node(job)}/, 0}/'"),
+        " is accepted although pods have all GPUs",
+    ),
+    at_shared(
+        "gpus-per-task=1",
+        *job_submit(
+            "sed 's/gpus(job.tres_per_task) [*] tasks_of_a_node(job)/gpus(job.tres_per_task)/'"
+        ),
+        "jobs have 2 GPUs of n1, but requested 1 from the ledger",
+    ),
+    Sabotage(
+        ("operator_keeps_the_ledger_of_each_cluster",),
+        (
+            "m1",
+            "systemd-run --quiet --unit=changer sh -c"
+            " 'while sleep 0.1; do scontrol update NodeName=m1 Gres=k8scpu:2,k8smemory:1K; done'",
+        ),
+        ("m1", "systemctl stop changer"),
+        "m1 offers (2, 1024) to jobs, should be (1, 924)",
     ),
     at_shared(
         "external_job_reserves_for_a_pod",
@@ -1493,7 +1600,8 @@ def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
             evaluation = lifecycle.verify(run, sabotage.checks)
     finally:
         clear_nodes(run)
-        slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
+        # slurmctld asks a node that was silent for a moment only every 100 s.
+        slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan), timeout=400)
     messages = (
         "\n".join(f"{check.outcome} {check.id}: {check.message}" for check in evaluation.checks)
         + evaluation.problem

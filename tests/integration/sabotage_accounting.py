@@ -71,6 +71,15 @@ _SHARES = f"{_SACCTMGR} account physics where cluster=aws set fairshare"
 _CPUS_OF_A_JOB = f"{_SACCTMGR} qos normal set maxtresperjob=cpu"
 
 FEDERATION = [
+    Sabotage(
+        ("usage_reports_agree",),
+        *trigger(
+            "slurm_acct_db.aws_assoc_usage_hour_table",
+            "insert",
+            "new.alloc_secs = 2 * new.alloc_secs",
+        ),
+        "aws/physics/alice: sreport has",
+    ),
     of_bob("physics", "its user is alice, accounting says bob"),
     at_once(
         of_bob("chemistry", "its account is physics, accounting says chemistry"),

@@ -211,7 +211,8 @@ SINGLE_NODE = [
         on_single(
             "started_without_an_error",
             f"systemctl stop slurmctld && mv {STATE} /root/state"
-            f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld",
+            f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld"
+            " && until scontrol ping | grep -q 'is UP'; do sleep 0.1; done",
             f"systemctl stop slurmctld && rm -r {STATE} && mv /root/state {STATE}"
             " && systemctl start slurmctld",
             "single: slurmctld started without the jobs of its cluster",

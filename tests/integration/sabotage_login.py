@@ -53,8 +53,7 @@ LOGIN = [
         "key_is_rotated",
         "n2",
         *drop_in("slurmd", "Environment=SLURM_SACK_JWKS=/none"),
-        "each host to be one that signs with old, accepts old new; "
-        "last state: n2 signs with old, accepts old",
+        "each host to sign with old and accept old new; last state: n2 signs with old, accepts old",
     ),
     *(
         on_host(

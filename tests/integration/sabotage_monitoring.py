@@ -10,6 +10,11 @@ FILE = "/etc/prometheus/prometheus.yml"
 TOKEN = "/etc/prometheus/slurm.token"
 LISTENS = "until ss -Hltn sport = :9090 | grep -q .; do sleep 0.1; done"
 RESTART = f"systemctl restart prometheus; {LISTENS}"
+# It reads its configuration only after what it has stored.
+READY = (
+    "until python3 -c 'import urllib.request as u; u.urlopen(\"http://db:9090/-/ready\")'"
+    " 2> /dev/null; do sleep 0.1; done"
+)
 SCRAPES, OPEN = "scrapes_every_target", "open_to_whom_private_data_says"
 FIGURES = "figures_agree"
 SEPARATE = "jobs_of_separate_clusters"
@@ -56,7 +61,8 @@ MONITORING = [
     on_host(
         SCRAPES,
         "db",
-        f"sed -i.right 's/^scrape_configs:/  scrape_timeout: 1s\\n&/' {FILE}; {RESTART}; sleep 2;"
+        f"sed -i.right 's/^scrape_configs:/  scrape_timeout: 1s\\n&/' {FILE}; {RESTART}; {READY};"
+        " sleep 2;"
         f" mv {FILE}.right {FILE}",
         RESTART,
         f"Prometheus read {FILE} ",

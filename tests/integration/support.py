@@ -64,14 +64,21 @@ def kept(
             assert evaluation.verdict() == "passed", evaluation
             yield run
         return
-    done = harness("run", path, "--keep", *choices)
-    directory = rundir.find(runs, scenario)
-    run = lifecycle.open_run(directory, providers.get(directory.provider, runs), print)
+    done, run = new_run(harness, runs, "run", path, "--keep", *choices)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         yield run
     finally:
         lifecycle.down(run)
+
+
+def new_run(harness: Harness, runs: Path, *words: str | Path) -> tuple[Done, OpenRun]:
+    """Run a command; return its result, and the run that it created."""
+    before = {run.id for run in rundir.all_runs(runs)}
+    done = harness(*words)
+    created = [run for run in rundir.all_runs(runs) if run.id not in before]
+    assert len(created) == 1, done.stdout + done.stderr
+    return done, lifecycle.open_run(created[0], providers.get(created[0].provider, runs), print)
 
 
 def kept_up(scenario: str, *choices: str, scope: Literal["module", "session"] = "module") -> Any:
@@ -107,8 +114,7 @@ def sabotages(scenario: str) -> list[Any]:
 @contextmanager
 def deployed(harness: Harness, runs: Path, path: Path, *options: str) -> Iterator[OpenRun]:
     """Bring a scenario up, deploy it, and take it down at the end."""
-    up = harness("up", path, *options)
-    run = lifecycle.open_run(rundir.find(runs, path.stem), providers.get("docker"), print)
+    up, run = new_run(harness, runs, "up", path, *options)
     try:
         assert up.returncode == 0, up.stderr
         lifecycle.deploy(run)

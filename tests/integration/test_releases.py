@@ -106,10 +106,8 @@ def guests(cluster: SlurmCluster) -> tuple[str, ...]:
 def own_image() -> Iterator[str]:
     """An image that a user might build: daemons that start at boot, no entry point."""
     client = docker.from_env()
-    text = (
-        f"FROM {images.tag(releases.get('26.05'))}\nRUN systemctl enable slurmctld munge\n"
-        "ENTRYPOINT []\n"
-    )
+    base = images.ensure(client, releases.get("26.05"), print)
+    text = f"FROM {base}\nRUN systemctl enable slurmctld munge\nENTRYPOINT []\n"
     image, _ = client.images.build(
         fileobj=io.BytesIO(text.encode()), tag="slurm-harness-test:own", rm=True
     )

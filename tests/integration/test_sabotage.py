@@ -40,7 +40,12 @@ def test_every_check_has_its_sabotage() -> None:
         for value in vars(module).values()
         if isinstance(value, list)
     ]
-    sabotaged = {part for sabotages in lists for sabotage in sabotages for part in sabotage.checks}
+    sabotaged = {
+        part.partition("[")[0]
+        for sabotages in lists
+        for sabotage in sabotages
+        for part in sabotage.checks
+    }
     assert checks
     assert {name for name in checks if not any(part in name for part in sabotaged)} == set()
 

@@ -22,6 +22,7 @@ FIRST = [
 SECOND = [
     ("cloudburst", "26.05"),
     ("directory", "22.05"),
+    ("dns", "20.11"),
     ("elastic-l0", "22.05"),
     ("elastic-l1", "26.05"),
     ("elastic-l2", "22.05"),

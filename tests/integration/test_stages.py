@@ -215,14 +215,16 @@ def test_logs_follows_several_daemons_at_once(
                 if line.startswith(f"single {name} ")
             }
 
-        wait_until(
-            submitted,
-            lambda names: len(names) == 2,
-            what="both daemons to be followed",
-            timeout=180,
-        )
-        process.terminate()  # Ctrl-C is ignored by what a script starts in the background
-        reader.join()
+        try:
+            wait_until(
+                submitted,
+                lambda names: len(names) == 2,
+                what="both daemons to be followed",
+                timeout=180,
+            )
+        finally:
+            process.terminate()  # Ctrl-C is ignored by what a script starts in the background
+            reader.join()
     assert process.returncode == 0
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from harness.capabilities import Capabilities
-from harness.cluster.slurm import Record, parse_record
+from harness.cluster.slurm import SEPARATOR, Record, parse_record
 from harness.plan import make_plan
 from harness.scenario import load
 from harness.shipped_files import SCENARIOS
@@ -100,7 +100,7 @@ def record(job_id: int, start: int) -> Record:
     text = (
         f"{job_id}|single|sh|alice|physics|COMPLETED|0:0|n1|{times}|1|normal|main|1|UNLIMITED|/||||"
     )
-    return parse_record(text)
+    return parse_record(text.replace("|", SEPARATOR))
 
 
 def test_record_without_a_log_line_is_invented() -> None:

@@ -135,6 +135,23 @@ def test_check_that_needs_an_unknown_feature_is_an_error(
     assert "test_it.py::test_nothing: typo" in problem
 
 
+@pytest.mark.parametrize("select", [(), ("nothing",)])
+def test_file_that_cannot_be_read_is_the_reason_that_no_check_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, select: tuple[str, ...]
+) -> None:
+    shipped = tmp_path / "checks"
+    shipped.mkdir()
+    shutil.copy(CHECKS / "pytest.ini", shipped)
+    (shipped / "test_it.py").write_text("import nowhere_at_all\n")
+    (shipped / "test_other.py").write_text("def test_other():\n    pass\n")
+    monkeypatch.setattr(pytest_run, "CHECKS", shipped)
+    run = lifecycle.create(SCENARIO, FakeProvider(), tmp_path, print)
+    checks, problem = pytest_run.verify(run.directory, print, select)
+    assert checks == []
+    assert "test_it.py" in problem
+    assert "No module named 'nowhere_at_all'" in problem
+
+
 def event(outcome: str, message: str, check: str = "a.py::test_it") -> dict[str, Any]:
     return {"kind": "check", "id": check, "outcome": outcome, "seconds": 1.0, "message": message}
 
