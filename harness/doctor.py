@@ -141,11 +141,13 @@ def _findings() -> Iterator[Requirement]:
         yield Requirement("engine", True, f"Docker engine {client.version()['Version']}")
     except EngineError as error:
         yield Requirement("engine", False, error.message, _engine_command(), fatal=True)
-    for program in ("ssh", "ssh-keygen"):
+    for program, package in (
+        ("ssh", "openssh-client"),
+        ("ssh-keygen", "openssh-client"),
+        ("openssl", "openssl"),
+    ):
         path = shutil.which(program)
-        yield Requirement(
-            program, bool(path), path or "not found", _install("openssh-client"), fatal=True
-        )
+        yield Requirement(program, bool(path), path or "not found", _install(package), fatal=True)
     yield _ssh_sockets(tempfile.gettempdir())
     yield _base_image()
     yield _zstd()

@@ -15,6 +15,7 @@ _STAGES = {
     "sackd": "The login hosts",
     "slurmd": "The nodes",
     "slapd": "The directory of users",
+    "dnsmasq": "The DNS servers",
     "prometheus": "Prometheus",
 }
 

@@ -316,7 +316,11 @@ def logs_collected(run: OpenRun) -> Iterator[None]:
         yield
     finally:
         with interrupts.ignored(), stage(run, "logs"):
-            for problem in logs.collect(run.ssh, _hosts_up(run), run.directory.path / "logs"):
+            try:
+                problems = logs.collect(run.ssh, _hosts_up(run), run.directory.path / "logs")
+            except HarnessError as error:
+                problems = [str(error)]
+            for problem in problems:
                 run.say(f"logs not collected: {problem}")
 
 

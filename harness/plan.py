@@ -7,18 +7,19 @@ from dataclasses import dataclass, replace
 from harness import origins, releases, slurm_options
 from harness.capabilities import Capabilities
 from harness.origins import Family, Origin
-from harness.scenario import Cluster, Monitoring, Part, Provision, Scenario, UserDirectory
+from harness.scenario import Cluster, Part, Provision, Scenario
 
 # A directory that hosts that come and go share with their controllers: its files outlive the hosts.
 SHARED_DIRECTORY = "/var/tmp/slurm-harness-traces"  # noqa: S108  each job writes its own file
 # Where the users' home directories are. If hosts share it, only root creates directories in it.
 HOMES = "/home"
-# slapd(8).
-LDAP_PORT = "389"
+# slapd(8): LDAP over TLS.
+LDAPS_PORT = "636"
 # How nodes are provisioned whose host is not always up.
 _MADE_OR_STARTED = {"power", "create"}
 # Daemons in the order in which they start; each is an inventory group, a role and a systemd unit.
 DAEMONS = (
+    "dnsmasq",
     "munge",
     "slapd",
     "sssd",
@@ -37,12 +38,14 @@ class Volume:
     """A separate disk for a directory, which outlives its host.
 
     Hosts with the same volume share it. `public`: everyone may write to it, as to /tmp, unless
-    systemd-tmpfiles changes that.
+    systemd-tmpfiles changes that. With a `size`, it is a small disk in memory, whose contents are
+    lost when the last of these hosts stops.
     """
 
     name: str
     directory: str
     public: bool = False
+    size: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,10 @@ class Host:
     none, the node of its name, or several that share the host. `provision` is how its node is
     powered up and down; `with_elastic` marks the controller of such nodes. `disks` are directories
     on separate small disks in memory, with their sizes. `apptainer`: users can run Apptainer
-    containers. `packages` are packages in addition to those of every host. `origin` is where Slurm
-    comes from, if that is not Debian's packages of the release.
+    containers. `packages` are packages in addition to those of every host, `spank_plugins` the
+    paths of plugins with their sources. `origin` is where Slurm comes from, if that is not Debian's
+    packages of the release. `dns_server` is the host that resolves names for it; None if it has
+    them in /etc/hosts.
     """
 
     name: str
@@ -73,7 +78,9 @@ class Host:
     disks: tuple[tuple[str, str], ...] = ()
     apptainer: bool = False
     packages: tuple[str, ...] = ()
+    spank_plugins: tuple[tuple[str, str], ...] = ()
     origin: Origin | None = None
+    dns_server: str | None = None
 
     @property
     def family(self) -> Family:
@@ -318,11 +325,11 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
         if accounting.backup:
             daemons = (*authentication(scenario), "slurmdbd")
             hosts.insert(1, replace(host, name=accounting.backup, daemons=daemons))
-    hosts = _with_directory(scenario, _monitored(scenario, hosts))
+    hosts = _with_dns(scenario, _with_directory(scenario, _monitored(scenario, hosts)))
     disks = {host.name: tuple(scenario.disks.get(host.name, {}).items()) for host in hosts}
     shared = tuple(
-        Volume(f"shared-{number}", directory, public=directory != HOMES)
-        for number, directory in enumerate(scenario.shared_directories, 1)
+        Volume(f"shared-{number}", directory, public=directory != HOMES, size=size)
+        for number, (directory, size) in enumerate(scenario.shared_directories.items(), 1)
     )
     return Plan(
         name,
@@ -339,7 +346,7 @@ def _monitored(scenario: Scenario, hosts: list[Host]) -> list[Host]:
     """Return hosts of which one runs Prometheus: one of `hosts`, or one more like the first."""
     if (monitoring := scenario.monitoring) is None:
         return hosts
-    hosts = _with_host(scenario, hosts, monitoring)
+    hosts = _with_host(scenario, hosts, monitoring.host, monitoring.site)
     return [
         replace(
             host,
@@ -353,15 +360,13 @@ def _monitored(scenario: Scenario, hosts: list[Host]) -> list[Host]:
     ]
 
 
-def _with_host(
-    scenario: Scenario, hosts: list[Host], service: Monitoring | UserDirectory
-) -> list[Host]:
+def _with_host(scenario: Scenario, hosts: list[Host], name: str, site: str | None) -> list[Host]:
     """Return hosts with the one of a service, which is like the first host if it is not in them."""
-    if service.host in {host.name for host in hosts}:
+    if name in {host.name for host in hosts}:
         return hosts
     own = Host(
-        name=service.host,
-        site=service.site or next(iter(scenario.sites)),
+        name=name,
+        site=site or next(iter(scenario.sites)),
         release=hosts[0].release,
         daemons=authentication(scenario),
         ports=("22",),
@@ -376,7 +381,7 @@ def _with_directory(scenario: Scenario, hosts: list[Host]) -> list[Host]:
     if (directory := scenario.directory) is None:
         return hosts
     changed = []
-    for host in _with_host(scenario, hosts, directory):
+    for host in _with_host(scenario, hosts, directory.host, directory.site):
         serves = host.name == directory.host
         own = {*host.daemons, "sssd", *(["slapd"] if serves else [])}
         packages = (*host.packages, *(["slapd"] if serves else []), "sssd-ldap", "libnss-sss")
@@ -384,11 +389,29 @@ def _with_directory(scenario: Scenario, hosts: list[Host]) -> list[Host]:
             replace(
                 host,
                 daemons=tuple(daemon for daemon in DAEMONS if daemon in own),
-                ports=(*host.ports, *([LDAP_PORT] if serves else [])),
+                ports=(*host.ports, *([LDAPS_PORT] if serves else [])),
                 packages=tuple(dict.fromkeys(packages)),
             )
         )
     return changed
+
+
+def _with_dns(scenario: Scenario, hosts: list[Host]) -> list[Host]:
+    """Return hosts of which one of each site with a DNS server runs it, and the others use it."""
+    for site, server in scenario.dns_servers().items():
+        hosts = [
+            replace(
+                host,
+                daemons=("dnsmasq", *host.daemons),
+                packages=tuple(dict.fromkeys((*host.packages, "dnsmasq"))),
+            )
+            if host.name == server
+            else replace(host, dns_server=server)
+            if host.site == site
+            else host
+            for host in _with_host(scenario, hosts, server, site)
+        ]
+    return hosts
 
 
 def _both(accounting: Host, host: Host) -> Host:
@@ -409,7 +432,7 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
     known = releases.get(scenario.release_of(cluster))
     packaged = bool(known.apptainer_suite) and not (cluster.origin and cluster.origin.base)
     controllers = (cluster.controller, *cluster.backup_controllers)
-    rest_hosts = [cluster.rest.host or cluster.controller] if cluster.rest else []
+    rest_hosts = [cluster.rest_host()] if cluster.rest else []
     login = cluster.login_hosts()
     runs_on = {
         "slurmctld": {*controllers},
@@ -449,6 +472,9 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
                 with_elastic=with_elastic,
                 apptainer=cluster.apptainer and host in nodes_on and packaged,
                 packages=_package_names(scenario, cluster),
+                spank_plugins=tuple(
+                    (path, source.text) for path, source in cluster.spank_plugins.items()
+                ),
                 origin=cluster.origin,
                 volumes=(
                     *(shared if with_elastic or provision in _MADE_OR_STARTED else ()),

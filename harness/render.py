@@ -20,8 +20,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from harness import association_groups, releases, run_secrets, slurm_options
 from harness.capabilities import Capabilities
 from harness.parsing import hostlist
-from harness.plan import Host, Plan
-from harness.scenario import Cluster, Monitoring, NodeGroup, Scenario, UserDirectory
+from harness.plan import LDAPS_PORT, Host, Plan
+from harness.scenario import Cluster, Monitoring, NodeGroup, Scenario, UserDirectory, gpus_of
 from harness.shipped_files import TEMPLATES
 
 
@@ -54,9 +54,13 @@ Tree = dict[str, tuple[RenderedFile, ...]]
 # The key with which all users log in; its private half stays in the run's directory.
 USER_KEY = "user_ssh_key_pub"
 TOKEN_FILE = "/etc/slurm/provision.token"  # noqa: S105  its path
+_DNSMASQ = "/etc/dnsmasq.d/cluster.conf"
 _SLAPD = "/etc/systemd/system/slapd.service"
 # The name of the directory of users, and where slapd keeps it.
 _SUFFIX, _DIRECTORY_DATABASE = "dc=cluster", "/var/lib/ldap/cluster"
+_LDAP_KEY = "/etc/ldap/directory.key"
+# The certificate of the directory, which every host has.
+LDAP_CERTIFICATE = "/etc/ssl/certs/directory.crt"
 _PROMETHEUS_TOKEN = "/etc/prometheus/slurm.token"  # noqa: S105  its path
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _POWER_KEY = "/etc/slurm/power_ssh_key"
@@ -162,6 +166,8 @@ def _host_files(plan: Plan, host: Host, shared: _Shared) -> Iterator[RenderedFil
         yield from _accounting_files(scenario, host)
     if _takes_tokens(plan, host):
         yield _token_key(scenario, host, clusters)
+    if "dnsmasq" in host.daemons:
+        yield RenderedFile(_DNSMASQ, template(_DNSMASQ), unit="dnsmasq", action="restart")
     if "slapd" in host.daemons:
         yield from _slapd_files(scenario, host)
     if (monitoring := scenario.monitoring) and host.name == monitoring.host:
@@ -357,17 +363,28 @@ def _prometheus_files(plan: Plan, host: Host, monitoring: Monitoring) -> Iterato
 
 
 def _slapd_files(scenario: Scenario, host: Host) -> Iterator[RenderedFile]:
-    """Yield slapd's configuration, the users that it serves, and its unit."""
-    facts = {"suffix": _SUFFIX, "database": _DIRECTORY_DATABASE, "host": host.name}
+    """Yield slapd's configuration, the users that it serves, its key for TLS, and its unit."""
+    key = run_secrets.secret(run_secrets.tls(host.name, "key"))
+    yield RenderedFile(_LDAP_KEY, key, "openldap", "openldap", "0400", "slapd", "restart")
+    facts = {
+        "suffix": _SUFFIX,
+        "database": _DIRECTORY_DATABASE,
+        "host": host.name,
+        "port": LDAPS_PORT,
+        "certificate": LDAP_CERTIFICATE,
+        "key": _LDAP_KEY,
+    }
     for path in ("/etc/ldap/slapd.conf", "/etc/ldap/users.ldif", _SLAPD):
         text = template(path, users=scenario.users, groups=scenario.groups, **facts)
         yield RenderedFile(path, text, unit="slapd", action="restart")
 
 
 def _sssd_files(scenario: Scenario, directory: UserDirectory) -> Iterator[RenderedFile]:
-    """Yield the configuration of sssd, and when it has started."""
+    """Yield the configuration of sssd, the certificate that it trusts, and when it has started."""
+    certificate = run_secrets.secret(run_secrets.tls(directory.host, "certificate"))
+    yield RenderedFile(LDAP_CERTIFICATE, certificate, unit="sssd", action="restart")
     path, unit = "/etc/sssd/sssd.conf", "/etc/systemd/system/sssd.service.d/options.conf"
-    text = template(path, suffix=_SUFFIX, host=directory.host)
+    text = template(path, suffix=_SUFFIX, host=directory.host, certificate=LDAP_CERTIFICATE)
     yield RenderedFile(path, text, mode="0600", unit="sssd", action="restart")
     text = template(unit, user=next(iter(scenario.users)))
     yield RenderedFile(unit, text, unit="sssd", action="restart")
@@ -568,12 +585,9 @@ def dynamic_nodes(cluster: Cluster) -> dict[str, dict[str, str]]:
 
 
 def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> dict[str, str]:
-    sizes = (
-        zip(slurm_options.LEDGER_GRES, (group.cpus, group.memory), strict=True)
-        if cluster.kubernetes
-        else ()
-    )
-    gres = (*group.gres, *(f"{name}:{size}" for name, size in sizes))
+    amounts = (group.cpus, group.memory, gpus_of(group.gres))
+    sizes = zip(slurm_options.LEDGER_GRES, amounts, strict=True) if cluster.kubernetes else ()
+    gres = (*group.gres, *(f"{name}:{size}" for name, size in sizes if size))
     # When slurmctld starts, it does not know what pods use: nodes take no jobs until the operator
     # has reported it.
     static_state = "DRAIN" if cluster.kubernetes else "UNKNOWN"
@@ -594,9 +608,9 @@ def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> 
 
 def _job_submit_file(conf: Mapping[str, str]) -> dict[str, str]:
     """Return path and text of the plugin that makes every job request the GRES of the ledger."""
-    path, (cpus, memory) = "/etc/slurm/job_submit.lua", slurm_options.LEDGER_GRES
+    path, names = "/etc/slurm/job_submit.lua", slurm_options.LEDGER_GRES
     default = slurm_options.get(conf, "DefMemPerCPU")
-    return {path: template(path, cpus=cpus, memory=memory, memory_per_cpu=int(default or 0))}
+    return {path: template(path, ledger=names, memory_per_cpu=int(default or 0))}
 
 
 def _topology_file(scenario: Scenario, cluster: Cluster) -> dict[str, str]:

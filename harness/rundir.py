@@ -5,8 +5,13 @@ It is also ansible-runner's directory.
 scenario.yml run.json ssh_config known_hosts events.jsonl report.json junit.xml report.html
 tree/HOST/...        the rendered files, without secrets; tree/manifest.json
 secrets/ keys/       0700: passwords and keys of the run; its SSH keys
+payloads/            0700: each host's files with their secrets
+upgrade/             0700: data of hosts that are being recreated, such as a dump of the database
+faults/ machines/    faults that are injected; parts of ssh_config for hosts that come and go
 inventory/hosts.yml  Ansible's inventory
 artifacts/ logs/     output of Ansible, logs of the daemons
+simulations/         results of simulations
+printed/             what Slurm's commands printed at their end
 schedmd-suite/       report.json of `harness schedmd-suite`, output of tests that did not pass
 """
 
@@ -146,7 +151,7 @@ class RunDir:
                 f"{tempfile.gettempdir()}/{CONTROL}{token}-{random_secrets.token_hex(6)}"
             ),
         }
-        _replace(path / "run.json", json.dumps(facts, indent=2))
+        write_atomically(path / "run.json", json.dumps(facts, indent=2))
         _point(root / plan.name / "latest", path.name)
         return cls(path)
 
@@ -257,7 +262,7 @@ class RunDir:
         self._facts["releases"] = plan.releases()
         self._facts["origins"] = _origins(plan)
         self._origins = plan.origins()
-        _replace(self.path / "run.json", json.dumps(self._facts, indent=2))
+        write_atomically(self.path / "run.json", json.dumps(self._facts, indent=2))
 
     def write_tree(self, tree: Tree) -> None:
         """Write the rendered files of every host, without secrets, to tree/."""
@@ -377,7 +382,7 @@ def _write(path: Path, text: str, mode: int) -> None:
     path.chmod(mode)
 
 
-def _replace(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Replace a file atomically: nobody sees it half written."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.write_text(text)

@@ -80,7 +80,7 @@ _DEVICES = "/dev/slurm-gpu"
 # crun keeps the state of each user's containers here.
 CONTAINERS = "/run/crun"
 # GRES for what Kubernetes leaves of a node: CPUs, and memory in MiB. They have no device files.
-LEDGER_GRES = ("k8scpu", "k8smemory")
+LEDGER_GRES = ("k8scpu", "k8smemory", "k8sgpu")
 _PORT_OPTIONS = {"slurmctld": "SlurmctldPort", "slurmd": "SlurmdPort", "slurmdbd": "DbdPort"}
 # TRES that AccountingStorageTRES of slurm.conf must name, unlike CPUs, memory or energy.
 _LATE_TRES = re.compile(r"\b(gres|license|bb|ic)/([^=,]+)")

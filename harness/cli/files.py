@@ -110,7 +110,7 @@ def render_(
     containers: Annotated[
         bool,
         typer.Option(
-            "--containers", help="For the harness's containers, not for your own machines."
+            "--containers", help="Render for the harness's containers instead of for real machines."
         ),
     ] = False,
     release: Releases = None,
@@ -125,9 +125,11 @@ def render_(
 ) -> None:
     """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh.
 
-    Files that are the same on several hosts are hard links.
+    Files that are the same on several hosts are hard links. If Kubernetes shares a cluster,
+    OUTPUT/kubernetes has what runs the operator there.
     """
     from harness import install_script, render, rundir, scenario
+    from harness.kubernetes import manifests
     from harness.plan import make_plan
 
     must_be_writable(output)
@@ -143,6 +145,12 @@ def render_(
     (output / "install.sh").chmod(0o755)
     count = sum(map(len, tree.values()))
     out.print(f"{count} files for {len(tree)} hosts in {output}; install.sh installs them")
+    if files := manifests.manifests(plan):
+        directory = output / manifests.DIRECTORY
+        directory.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (directory / name).write_text(text)
+        out.print(f"the operator in Kubernetes: {directory}; docs/hybrid.md explains it")
 
 
 @app.command("check")

@@ -101,7 +101,7 @@ def load(
         Path, typer.Argument(help="A file that `harness images save` wrote.", show_default=False)
     ],
 ) -> None:
-    """Load images from a file into the engine; they must fit this version of the harness."""
+    """Load images that this version of the harness saved to a file."""
     from harness.providers import images
     from harness.providers.docker import engine
 

@@ -89,7 +89,7 @@ def submissions(
     verbose: Verbose = False,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """Ask Slurm whether it refuses, holds or starts the jobs in a table of submissions, and why.
+    """Report which jobs in a table of submissions Slurm refuses, leaves pending or starts, and why.
 
     Each row is submitted by its user, and cancelled before it can start. If a scenario is given, it
     is brought up first and taken down again. Two scenarios or releases are compared.

@@ -35,6 +35,8 @@ FINISHED = frozenset(
         "TIMEOUT",
     }
 )
+# Separates the columns of sacct: the names of jobs and directories may contain "|".
+SEPARATOR = "\x1f"
 # What squeue and sacct print for a job without nodes.
 NO_NODES = frozenset({"", "None assigned"})
 # In a federation, the bits above these hold the id of the origin cluster
@@ -477,6 +479,11 @@ class SlurmCluster:
         fixed = ("sshare", "--all", "--parsable2", "--noheader", f"--format={columns}")
         return [line.split("|") for line in _lines(self.run(*fixed, *options).stdout)]
 
+    def token(self, user: str, lifespan: int) -> str:
+        """Return a token for a user, as an administrator gets it, valid for `lifespan` seconds."""
+        answer = self.run("scontrol", "token", f"username={user}", f"lifespan={lifespan}").stdout
+        return answer.strip().removeprefix("SLURM_JWT=")
+
     def controller_failed(self) -> bool:
         """Return whether systemd has seen slurmctld fail on the controller."""
         answer = self.run("systemctl", "is-failed", "--quiet", "slurmctld", check=False)
@@ -500,6 +507,7 @@ class SlurmCluster:
             "SLURM_TIME_FORMAT=%s",
             "sacct",
             "--parsable2",
+            f"--delimiter={SEPARATOR}",
             "--noheader",
             "--allusers",
             "--duplicates",
@@ -701,8 +709,8 @@ def parse_topology(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def parse_record(line: str) -> Record:
-    """Read one line of `sacct --parsable2`."""
-    job, cluster, name, user, account, state, exit_code, node_list, *rest = line.split("|")
+    """Read one line of `sacct --parsable2`, whose columns SEPARATOR separates."""
+    job, cluster, name, user, account, state, exit_code, node_list, *rest = line.split(SEPARATOR)
     submit, start, end, elapsed, qos, partition, cpus, time_limit, work_dir, *rest = rest
     max_rss, gid, eligible, tres = rest
     job_id, _, step = job.partition(".")

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from harness import file_ownership, providers, slurm_options
+from harness import file_ownership, providers, rundir, slurm_options
 from harness.cluster import logs
 from harness.elastic.provisioning import files_of, running, socket_of
-from harness.errors import HarnessError
+from harness.errors import HarnessError, describe
 from harness.inventory import ssh_host
 from harness.parsing import hostlist
 from harness.plan import Host, Plan
@@ -98,9 +99,8 @@ class Machines:
             names = [name for name in names if asked >= self._asked.get(name, 0)]
             self._wanted |= dict.fromkeys(names, up)
             self._asked |= dict.fromkeys(names, asked)
-            new_file = self._file.with_suffix(".new")
-            new_file.write_text(json.dumps({"wanted": self._wanted, "asked": self._asked}))
-            new_file.replace(self._file)
+            facts = {"wanted": self._wanted, "asked": self._asked}
+            rundir.write_atomically(self._file, json.dumps(facts))
         if names:
             self._run.event("power", action="resume" if up else "suspend", nodes=names)
             self.go_on(names)
@@ -149,9 +149,10 @@ class Machines:
 
     def _record_problem(self, name: str, problem: str) -> None:
         """Record a problem of a host, once."""
-        if self._problems.get(name) != problem:
-            self._run.event("power", action="problem", nodes=[name], problem=problem)
-        self._problems[name] = problem
+        known, self._problems[name] = self._problems.get(name), problem
+        if known != problem:
+            with suppress(OSError):  # the disk is full
+                self._run.event("power", action="problem", nodes=[name], problem=problem)
 
     def _work(self, name: str) -> None:
         down_states = {None} if self._hosts[name].provision == "create" else {None, False}
@@ -165,9 +166,14 @@ class Machines:
                         self._problems.pop(name, None)
                         return
                 self._step(self._hosts[name], runs, up=wanted)
+                continue
             except HarnessError as error:
-                self._record_problem(name, str(error))
-                threading.Event().wait(_RETRY_EVERY)
+                problem = str(error)
+            except Exception as error:  # not even a bug may block the host
+                traceback.print_exc()
+                problem = describe(error)
+            self._record_problem(name, problem)
+            threading.Event().wait(_RETRY_EVERY)
 
     def _step(self, host: Host, runs: bool | None, *, up: bool) -> None:
         run, provider = self._run, self._provider
@@ -405,6 +411,8 @@ def serve(run: RunDir, plan: Plan, tree: Tree, provider: CanCreate) -> None:
                     end()
             except HarnessError as error:
                 print(error, file=sys.stderr, flush=True)
+            except Exception:  # not even a bug may leave the API without a watch
+                traceback.print_exc()
 
     # uvicorn handles SIGTERM while it serves, and raises it again at its end.
     for number in (signal.SIGTERM, signal.SIGHUP):

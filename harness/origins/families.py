@@ -36,6 +36,8 @@ class Family:
     list_files: str
     owner_of_file: str
     provided_packages: str
+    header_packages: tuple[str, ...]
+    header_files: str
     copied_settings: Mapping[str, str]
     packages_of: Mapping[str, str]
 

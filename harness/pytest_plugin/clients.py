@@ -103,10 +103,7 @@ class Rest:
 
     def token(self, user: str = "", lifespan: int = 3600) -> str:
         """Return a token that is valid for `lifespan` seconds, by default for the test's user."""
-        answer = self.cluster.run(
-            "scontrol", "token", f"username={user or self.user}", f"lifespan={lifespan}"
-        ).stdout
-        return answer.strip().removeprefix("SLURM_JWT=")
+        return self.cluster.token(user or self.user, lifespan)
 
     def headers(self, user: str = "") -> dict[str, str]:
         """Return the headers that authenticate a user to slurmrestd, by default the test's."""
@@ -130,7 +127,7 @@ def rest(ssh: Ssh, plan: Plan, slurm: Slurm) -> Iterator[Rest]:
         raise UsageError(
             f"no cluster of {plan.name} has a REST API", hint="add `rest: {}` to a cluster"
         )
-    host = cluster.rest.host or cluster.controller
+    host = cluster.rest_host()
     with (
         ssh.forwarded(host, f"{host}:{cluster.rest.port}") as path,
         _listening(path) as port,

@@ -362,6 +362,8 @@ class Behaviour:
     # With PrologFlags=Alloc, tasks of srun wait for Prolog on all nodes of the job. Otherwise, each
     # task waits for its own node only.
     srun_waits_for_every_prolog: bool
+    # A task whose TaskProlog fails does not run: exec_task() of task.c.
+    task_prolog_can_fail: bool
     # Severity of more nodes than MaxNodeCount; after an error, slurmctld lacks the others.
     too_many_nodes: str
     # MaxNodeCount=0 is no limit.

@@ -90,6 +90,7 @@ SYSTEM_USERS = frozenset(
         "munge",
         "slurm",
         "slurmrestd",
+        "dnsmasq",
         "openldap",
         "prometheus",
         "sssd",
@@ -127,13 +128,9 @@ def contradictions(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Pa
 
 def _hidden_shared_directories(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
     """Yield what would be mounted over a shared directory, so that a host no longer shares it."""
-    shared = scenario.shared_directories
-    for index, directory in enumerate(shared):
-        if directory in shared[:index]:
-            yield ("shared_directories", index), f"{directory} is listed twice"
     for host, disks in scenario.disks.items():
         for disk in disks:
-            for directory in shared:
+            for directory in scenario.shared_directories:
                 if f"{directory}/".startswith(f"{disk}/"):
                     yield ("disks", host, disk), f"hides the shared {directory}"
 
@@ -267,11 +264,16 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
         yield from _wrong_oci(cluster, ("clusters", name))
         yield from _wrong_rest(cluster, name, owner)
         if cluster.kubernetes:
-            yield from _wrong_kubernetes(cluster, ("clusters", name))
+            yield from _wrong_kubernetes(scenario, name)
         if cluster.packages and cluster.image:
             yield (
                 ("clusters", name, "packages"),
                 "are for the harness's image; install them in your own image",
+            )
+        if cluster.spank_plugins and cluster.image:
+            yield (
+                ("clusters", name, "spank_plugins"),
+                "are compiled in the harness's image; install them in your own image",
             )
         if cluster.login:
             place = ("clusters", name, "login")
@@ -286,15 +288,19 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             owner_of_node = of_shared if cluster.hosts and group.provision == "static" else owner
             yield from _claim(owner_of_node, at, "node", group.name, f"clusters.{name}")
         yield from _wrong_partitions(cluster, name)
+    services: list[tuple[Path_, str]] = [
+        (("sites", site, "dns_server"), server) for site, server in scenario.dns_servers().items()
+    ]
     for key, service in (("monitoring", scenario.monitoring), ("directory", scenario.directory)):
-        if service is None:
-            continue
-        owner.setdefault(service.host, f"{key}.host")
+        if service:
+            services.append(((key, "host"), service.host))
+    for where, host in services:
+        owner.setdefault(host, ".".join(map(str, where)))
         if any(
-            cluster.provision_of().get(service.host, "static") != "static"
+            cluster.provision_of().get(host, "static") != "static"
             for cluster in scenario.clusters.values()
         ):
-            yield (key, "host"), f"{service.host} is not always up"
+            yield where, f"{host} is not always up"
     if scenario.directory and not scenario.users:
         yield ("directory",), "there are no users"
     for key, hosts in (("disks", scenario.disks), ("machines", scenario.machines)):
@@ -449,9 +455,18 @@ def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[
             )
 
 
-def _wrong_kubernetes(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+def _wrong_kubernetes(scenario: Scenario, name: str) -> Iterator[tuple[Path_, str]]:
     """Yield what keeps the operator from withholding the resources of pods from Slurm."""
+    cluster, at = scenario.clusters[name], ("clusters", name)
     here = (*at, "kubernetes")
+    if "_" in name or name.endswith("-"):
+        yield here, f"{name} cannot begin the name of a Service: use a-z, 0-9 and - within the name"
+    if scenario.rehearsal:
+        yield ("rehearsal",), f"no operator of Kubernetes runs during a rehearsal: {name} is shared"
+    yield from _bypasses_of_the_ledger(cluster, at)
+    ports = [rest.port for rest in scenario.shared_clusters().values()]
+    if cluster.rest and cluster.rest.port != ports[0]:
+        yield (*at, "rest", "port"), f"must be {ports[0]}, as for the first cluster with kubernetes"
     if not cluster.rest:
         yield here, "requires rest: its operator changes nodes through slurmrestd"
     if not cluster.defaults:
@@ -462,6 +477,33 @@ def _wrong_kubernetes(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]
         yield (*at, "scripts"), "job_submit.lua is generated for kubernetes; remove it here"
     if "job_submit.lua" in cluster.files:
         yield (*at, "files", "job_submit.lua"), "is generated for kubernetes; remove it here"
+
+
+def _bypasses_of_the_ledger(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
+    """Yield options with which jobs get more of a node than job_submit.lua requests for them."""
+    for option, value in cluster.options.items():
+        text, key = str(value).lower(), option.lower()
+        if (
+            (key == "jobsubmitplugins" and "lua" not in text.split(","))
+            or (key == "grestypes" and not {"k8scpu", "k8smemory"} <= {*text.split(",")})
+            or (key == "selecttype" and value is not None and text != "select/cons_tres")
+            or (key in {"maxmempercpu", "jobdefaults"} and value is not None)
+            or (key == "allowspecresourcesusage" and text not in {"no", "false", "none", "0"})
+        ):
+            yield (*at, "options", option), "jobs would bypass the ledger of kubernetes"
+    for name, partition in cluster.partitions.items():
+        for option, value in partition.options.items():
+            key, text = option.lower(), str(value).lower()
+            if (key == "oversubscribe" and text.startswith("exclusive")) or (
+                key in {"maxmempercpu", "jobdefaults"} and value is not None
+            ):
+                place = (*at, "partitions", name, "options", option)
+                yield place, "jobs would bypass the ledger of kubernetes"
+    for index, group in enumerate(cluster.nodes):
+        for number, gres in enumerate(group.gres):
+            if gres.partition(":")[0] in {"shard", "mps"}:
+                place = (*at, "nodes", index, "gres", number)
+                yield place, "jobs would share GPUs that pods have"
 
 
 def _wrong_topology(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]]:
@@ -625,15 +667,22 @@ def _may_run_slurmdbd(scenario: Scenario, accounting: Accounting) -> bool:
     )
 
 
-def _runs_slurm(scenario: Scenario, host: str) -> bool:
-    """Return whether a host belongs to a cluster or to accounting."""
-    accounting = scenario.accounting
-    return host in ({accounting.host, accounting.backup} if accounting else set()) or any(
-        host in {cluster.controller, *cluster.backup_controllers, *cluster.login_hosts()}
-        or host in cluster.nodes_on()
-        or (cluster.rest and host == cluster.rest.host)
-        for cluster in scenario.clusters.values()
-    )
+def _slurm_hosts(scenario: Scenario) -> dict[str, str | None]:
+    """Return the hosts of clusters and of accounting, with the sites that the scenario names."""
+    hosts: dict[str, str | None] = {}
+    for cluster in scenario.clusters.values():
+        names = {
+            cluster.controller,
+            *cluster.backup_controllers,
+            *cluster.login_hosts(),
+            *cluster.nodes_on(),
+            *([cluster.rest.host] if cluster.rest and cluster.rest.host else []),
+        }
+        hosts |= dict.fromkeys(names, cluster.site)
+    if accounting := scenario.accounting:
+        names = {accounting.host, *([accounting.backup] if accounting.backup else [])}
+        hosts |= dict.fromkeys(names - {*hosts}, accounting.site)
+    return hosts
 
 
 def _names(part: Any, key: str) -> list[str]:
@@ -644,13 +693,14 @@ def _names(part: Any, key: str) -> list[str]:
 
 def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:
     sites = _names(raw, "sites") or list(scenario.sites)
+    hosts = _slurm_hosts(scenario)
     members: list[tuple[Path_, str | None]] = [
         (("clusters", name), cluster.site) for name, cluster in scenario.clusters.items()
     ]
     if scenario.accounting:
         members.append((("accounting",), scenario.accounting.site))
     for key, service in (("monitoring", scenario.monitoring), ("directory", scenario.directory)):
-        if service and not _runs_slurm(scenario, service.host):
+        if service and service.host not in hosts:
             members.append(((key,), service.site))
     for at, site in members:
         if site is None and len(sites) > 1:
@@ -663,6 +713,12 @@ def _wrong_sites(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
                 ("sites", other_name, "subnet"),
                 f"{other.subnet} overlaps {site_.subnet} of site {name}",
             )
+    for service in (scenario.monitoring, scenario.directory):
+        if service:
+            hosts.setdefault(service.host, service.site)
+    for name, server in scenario.dns_servers().items():
+        if hosts.setdefault(server, name) not in {name, None}:
+            yield ("sites", name, "dns_server"), f"{server} is in site {hosts[server]}"
 
 
 def _wrong_federations(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path_, str]]:

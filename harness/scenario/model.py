@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
@@ -44,8 +45,9 @@ _SCRIPT_FILE = r"^[A-Za-z0-9][A-Za-z0-9_.-]*\.files(/[A-Za-z0-9_.@+-]+)+$"
 _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
     r"|/etc/(ldap|munge|my\.cnf\.d|mysql|pam\.d|prometheus|ssh|sssd|systemd)/"
-    r"|/etc/(sysusers|tmpfiles)\.d/"
+    r"|/etc/(dnsmasq|sysusers|tmpfiles)\.d/"
     r"|/etc/nologin$"
+    r"|/etc/ssl/certs/directory\.crt$"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )
 # src/interfaces/gres.c, MAX_GRES_BITMAP: each GPU has a bit.
@@ -125,6 +127,15 @@ def gres_count(gres: str) -> int:
     return int(number[1]) * 1024 ** " kmgtp".index(number[2].lower() or " ") if number else 1
 
 
+def gpus_of(gres: Iterable[str]) -> int:
+    """Return the number of GPUs among such GRES.
+
+    >>> gpus_of(["gpu:a100:2", "gpu", "shard:8"])
+    3
+    """
+    return sum(gres_count(one) for one in gres if one.partition(":")[0] == "gpu")
+
+
 def gres_type(gres: str) -> str | None:
     """Return the type of a GRES, which may begin with a digit.
 
@@ -174,6 +185,15 @@ def _shareable(value: str) -> str:
     return value
 
 
+def _with_sizes(value: Any) -> Any:
+    """Return the directories of a list as a mapping without sizes."""
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        return value
+    if twice := [item for item, count in Counter(value).items() if count > 1]:
+        raise ValueError(f"{twice[0]} is listed twice")
+    return dict.fromkeys(value)
+
+
 def _plain_path(value: str) -> str:
     if any(set(part) == {"."} for part in value.split("/")):
         raise ValueError("write the path without . and ..")
@@ -185,6 +205,12 @@ def _script_file(value: str) -> str:
         raise ValueError(
             f"{value!r} is not a plain path in a directory NAME.files next to the scenario"
         )
+    return value
+
+
+def _plugin_path(value: str) -> str:
+    if not re.fullmatch(r"/(etc|opt|srv|usr)/.*\.so", value):
+        raise ValueError(f"{value!r} must be below /etc, /opt, /srv or /usr, and end with .so")
     return value
 
 
@@ -227,6 +253,7 @@ ScriptPath = Annotated[
     AfterValidator(_plain_path),
     AfterValidator(_script_path),
 ]
+PluginPath = Annotated[ScriptPath, AfterValidator(_plugin_path)]
 ScriptFile = Annotated[
     str,
     AfterValidator(_script_file),
@@ -234,6 +261,22 @@ ScriptFile = Annotated[
     WithJsonSchema({"type": "string", "pattern": _SCRIPT_FILE}),
 ]
 Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*[MG]$")]
+# With their sizes; None stands for a disk that is not small.
+SharedDirectories = Annotated[
+    Mapping[SharedDirectory, Size | None],
+    BeforeValidator(_with_sizes),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "string"}},
+                {
+                    "type": "object",
+                    "patternProperties": {"^/": {"anyOf": [{"type": "string"}, {"type": "null"}]}},
+                },
+            ]
+        }
+    ),
+]
 # As for ssh(1), but with a port.
 Destination = Annotated[
     str, StringConstraints(pattern=r"^([A-Za-z_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_.-]+(:[0-9]{1,5})?$")
@@ -283,6 +326,13 @@ class Site(Model):
 
     subnet: IPv4Network | None = Field(
         None, description="such as 10.20.0.0/24; default: a free one"
+    )
+    dns_server: HostName | None = Field(
+        None,
+        description=(
+            "the host that resolves names for the others of the site, which have none in "
+            "/etc/hosts: one of a cluster or of accounting, or one of its own; see docs/dns.md"
+        ),
     )
 
 
@@ -434,8 +484,8 @@ class Rest(Model):
     )
 
 
-class Script(Model):
-    """A program that Slurm runs, a plugin's Lua script, or a file that these read."""
+class SiteFile(Model):
+    """A file of the site, with its text here or next to the scenario."""
 
     file: ScriptFile | None = Field(
         None,
@@ -445,6 +495,11 @@ class Script(Model):
         ),
     )
     text: str = Field("", description="its text, if it is not in a file")
+
+
+class Script(SiteFile):
+    """A program that Slurm runs, a plugin's Lua script, or a file that these read."""
+
     hosts: Literal["all", "controllers", "nodes"] = Field(
         "all", description="which of the cluster's hosts have it"
     )
@@ -666,6 +721,13 @@ class Cluster(Part):
     scripts: Mapping[ScriptPath, Script] = Field(
         {}, description="programs and Lua scripts of the cluster, by their path on its hosts"
     )
+    spank_plugins: Mapping[PluginPath, SiteFile] = Field(
+        {},
+        description=(
+            "SPANK plugins, by the path that plugstack.conf names, with their source in C; they "
+            "are compiled for the cluster's release, in an image that is built once"
+        ),
+    )
     stand_ins: Mapping[ScriptPath, ScriptPath | None] = Field(
         {},
         description=(
@@ -714,6 +776,10 @@ class Cluster(Part):
     def node_names(self) -> tuple[str, ...]:
         """Return the names of all nodes, in the scenario's order."""
         return tuple(name for group in self.nodes for name in hostlist.expand(group.name))
+
+    def rest_host(self) -> str:
+        """Return the host that runs slurmrestd, if any does."""
+        return (self.rest and self.rest.host) or self.controller
 
     def login_hosts(self) -> tuple[str, ...]:
         """Return the names of all login hosts."""
@@ -1029,11 +1095,11 @@ class Scenario(Installed):
     federations: Mapping[Word, Federation] = Field(
         {}, description="clusters that schedule jobs together"
     )
-    shared_directories: tuple[SharedDirectory, ...] = Field(
-        (),
+    shared_directories: SharedDirectories = Field(
+        {},
         description=(
-            "directories that all hosts share, such as /home; requires that all hosts are on one "
-            "Docker engine"
+            "directories that all hosts share, such as /home; with a size (`/home: 100M`), a small "
+            "disk in memory that can be filled up; requires that all hosts are on one Docker engine"
         ),
     )
     rehearsal: Rehearsal | None = Field(
@@ -1084,6 +1150,18 @@ class Scenario(Installed):
     def release_of(self, part: Cluster | Accounting) -> str:
         """Return the release of a cluster or of slurmdbd."""
         return part.release or self.release
+
+    def dns_servers(self) -> dict[str, str]:
+        """Return the hosts that resolve names, by their sites."""
+        return {name: site.dns_server for name, site in self.sites.items() if site.dns_server}
+
+    def shared_clusters(self) -> dict[str, Rest]:
+        """Return the slurmrestd of each cluster that is shared with Kubernetes."""
+        return {
+            name: cluster.rest
+            for name, cluster in self.clusters.items()
+            if cluster.kubernetes and cluster.rest
+        }
 
     def parts(self) -> dict[str, Cluster | Accounting]:
         """Return the parts that have a release: the clusters by name, and slurmdbd."""

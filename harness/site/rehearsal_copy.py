@@ -28,6 +28,10 @@ _STAND_IN = "/bin/true"
 # Options, with the copy's values, without which other options of the site have no effect or are
 # refused.
 _LOG_OPTIONS = {"slurmschedlogfile": f"{LOG_DIRECTORY}/slurmsched.log"}
+# Why a copy does not have a site's file, if not because of hardware or programs.
+_WHY = {
+    "plugstack.conf": "its plugins were compiled for the site; add their sources to spank_plugins"
+}
 _COMPLETION_LOG = f"{LOG_DIRECTORY}/jobcomp.log"
 
 # Programs of the site, each of which is replaced by one that does nothing. These and the following
@@ -487,7 +491,7 @@ def _cluster(
             lines.append(line)
     files = cluster.get("files", {})
     replaced += [
-        Replaced(file, "", None, "needs the site's hardware or programs")
+        Replaced(file, "", None, _WHY.get(file, "needs the site's hardware or programs"))
         for file in files
         if file not in _FILES
     ]

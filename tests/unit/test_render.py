@@ -636,8 +636,15 @@ def test_nodes_shared_with_kubernetes_are_counted_in_the_ledger_and_wait_for_the
         {"nodes": [{"name": "n1", "cpus": 4, "memory": 900, "gres": ["gpu:2"]}]},
     )
     conf = text_of(plan, "n1", "/etc/slurm/slurm.conf").splitlines()
-    assert "NodeName=n1 CPUs=4 RealMemory=900 Gres=gpu:2,k8scpu:4,k8smemory:900 State=DRAIN" in conf
-    assert {"GresTypes=gpu,k8scpu,k8smemory", "JobSubmitPlugins=lua", "DefMemPerCPU=225"} <= {*conf}
+    assert (
+        "NodeName=n1 CPUs=4 RealMemory=900 Gres=gpu:2,k8scpu:4,k8smemory:900,k8sgpu:2 State=DRAIN"
+        in conf
+    )
+    assert {
+        "GresTypes=gpu,k8scpu,k8smemory,k8sgpu",
+        "JobSubmitPlugins=lua",
+        "DefMemPerCPU=225",
+    } <= {*conf}
     assert "local MEMORY_PER_CPU = 225\n" in text_of(plan, "ctl", "/etc/slurm/job_submit.lua")
 
 

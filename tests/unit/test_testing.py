@@ -16,6 +16,7 @@ import pytest
 
 from fakes import SCENARIO, FakeProvider
 from harness import scenario, testing
+from harness.cluster.slurm import SEPARATOR
 from harness.errors import CommandFailed, UsageError, WaitTimeout
 from harness.plan import Plan, make_plan
 from harness.pytest_plugin import clients, evidence
@@ -247,7 +248,7 @@ def test_record_belongs_to_the_job_itself_and_its_end() -> None:
     clusters, slurm = user_of({"onprem-ctl": {7: ["FAILED"]}}, FEDERATION)
     rows = [("7", "FAILED"), ("7.batch", "FAILED"), ("8", "COMPLETED")]
     clusters.answers["env SLURM_TIME_FORMAT=%s sacct"] = "\n".join(
-        sacct.format(*row) for row in rows
+        sacct.format(*row).replace("|", SEPARATOR) for row in rows
     )
     record = slurm.submission(7).record()
     assert (record.job_id, record.step, record.exit_code) == (7, "", 3)

@@ -29,7 +29,7 @@ def differs(file):
     if os.path.islink(file["path"]):
         return True
     try:
-        with open(file["path"], encoding="utf-8", newline="") as current:
+        with open(file["path"], encoding="utf-8", errors="surrogateescape", newline="") as current:
             if current.read() != file["text"]:
                 return True
         status = os.stat(file["path"])

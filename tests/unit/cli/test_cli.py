@@ -87,6 +87,13 @@ def test_render_needs_no_engine(tmp_path: Path) -> None:
     assert (tmp_path / "tree" / "aws1" / "etc" / "slurm" / "slurm.conf").exists()
 
 
+def test_render_writes_manifests_for_clusters_that_kubernetes_shares(tmp_path: Path) -> None:
+    path = ROOT / "scenarios" / "kubernetes-hybrid.yml"
+    completed = harness("render", path, "-o", "tree", cwd=tmp_path, environment=NO_ENGINE)
+    assert "the operator in Kubernetes: tree/kubernetes" in completed.stdout
+    assert "name: n1" in (tmp_path / "tree" / "kubernetes" / "clusters.yaml").read_text()
+
+
 def test_version(tmp_path: Path) -> None:
     assert harness("--version", cwd=tmp_path).stdout.startswith("0.")
 

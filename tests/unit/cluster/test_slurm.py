@@ -45,6 +45,16 @@ def test_no_federation_is_empty() -> None:
     assert slurm.parse_federation("No federation information available.\n") == []
 
 
+def parsed(line: str) -> Record:
+    return slurm.parse_record(line.replace("|", slurm.SEPARATOR))
+
+
+def test_name_of_a_job_may_contain_what_separates_columns_elsewhere() -> None:
+    line = "7|c|NAME|alice|physics|FAILED|7:0|n1|1|2|3|1|normal|main|1|60|/||||"
+    text = line.replace("|", slurm.SEPARATOR).replace("NAME", "a|b")
+    assert slurm.parse_record(text).name == "a|b"
+
+
 def test_record_of_a_job_and_of_its_step() -> None:
     line = (
         "67108866|aws|j.sh|alice|physics|CANCELLED by 2001|0:15|aws2|"
@@ -56,8 +66,8 @@ def test_record_of_a_job_and_of_its_step() -> None:
         *(1700000000, 1700000001, 1700000009, 8),
         *("normal", "batch", 2, "60", "/home/alice", 2 << 20, "2001", 1700000000, "cpu=2"),
     )
-    assert slurm.parse_record(line) == job
-    assert slurm.parse_record(line.replace("67108866|", "67108866.batch|")).step == "batch"
+    assert parsed(line) == job
+    assert parsed(line.replace("67108866|", "67108866.batch|")).step == "batch"
 
 
 def test_times_that_are_not_known_yet_are_none() -> None:
@@ -65,7 +75,7 @@ def test_times_that_are_not_known_yet_are_none() -> None:
         "7|aws|j|alice|physics|PENDING|0:0|None assigned|1700000000|Unknown|Unknown|"
         "0|normal|batch|0|60|/home/alice||2001|Unknown|"
     )
-    record = slurm.parse_record(line)
+    record = parsed(line)
     assert (record.submit, record.start, record.end) == (1700000000, None, None)
 
 
@@ -229,7 +239,8 @@ def test_names_and_comments_of_others_do_not_confuse_the_queue(tmp_path: Path) -
 def test_job_that_slurmctld_has_forgotten_is_found_in_accounting(tmp_path: Path) -> None:
     cluster_with(tmp_path, "squeue", "true")
     (tmp_path / "sacct").write_text(
-        "#!/bin/sh\necho '7|c|j|alice|physics|FAILED|7:0|n1|1|2|3|1|normal|main|1|60|/||||'\n"
+        "#!/bin/sh\nfor word; do [ ${word#--delimiter} = $word ] || with=${word#*=}; done\n"
+        "echo '7|c|j|alice|physics|FAILED|7:0|n1|1|2|3|1|normal|main|1|60|/||||' | tr '|' $with\n"
     )
     (tmp_path / "sacct").chmod(0o755)
     cluster = SlurmCluster(LocalSsh(tmp_path), "c", "ctl", accounting=True)

@@ -321,6 +321,22 @@ def test_engine_that_does_not_answer_is_retried(client: TestClient, engine: Engi
     wait_for(engine, {"c1": True})
 
 
+def test_unexpected_error_is_reported_and_blocks_no_host(
+    run: RunDir, client: TestClient, engine: Engine
+) -> None:
+    run.machines.rmdir()  # where a machine is noted once it has started
+    client.post("/v1/resume", json={"nodes": ["c1"]})
+    problem = wait_until(
+        lambda: str(client.get("/v1/nodes").json()["c1"]["problem"]),
+        bool,
+        what="reported",
+        timeout=30,
+    )
+    assert problem.startswith("FileNotFoundError: ")
+    client.post("/v1/suspend", json={"nodes": ["c1"]})
+    wait_for(engine, {})
+
+
 def test_unfinished_host_is_recreated(client: TestClient, engine: Engine) -> None:
     engine.running = {"c1": False}
     client.post("/v1/resume", json={"nodes": ["c1"]})

@@ -11,8 +11,10 @@ from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
 from harness import releases, scenario
+from harness.capabilities import Capabilities
 from harness.errors import ScenarioError, UsageError
 from harness.origins import Origin
+from harness.plan import make_plan
 from harness.shipped_files import TEMPLATES
 
 SCENARIOS = sorted((Path(__file__).parents[3] / "scenarios").glob("*.yml"))
@@ -288,7 +290,7 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (CLUSTER % "" + "shared_directories: [/run/x]", "every host needs its own /run/x"),
         (
             CLUSTER % "" + "shared_directories: [/home, /home]",
-            "shared_directories.1: /home is listed twice",
+            "shared_directories: /home is listed twice",
         ),
         (
             CLUSTER % "" + "shared_directories: [/home/all]\ndisks: {c1: {/home: 10M}}",
@@ -354,6 +356,28 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             "job_submit.lua: is generated for kub",
         ),
         (DYNAMIC % ", kubernetes: true, rest: {}", "requires static nodes that slurm.conf names"),
+        *(
+            (
+                CLUSTER % f", kubernetes: true, rest: {{}}, options: {{{option}}}",
+                f"options.{option.partition(':')[0]}: jobs would bypass the ledger of kubernetes",
+            )
+            for option in (
+                "JobSubmitPlugins: require_timelimit",
+                "GresTypes: gpu",
+                "SelectType: select/linear",
+                "MaxMemPerCPU: 100",
+                "JobDefaults: DefCpuPerGPU=4",
+                "AllowSpecResourcesUsage: true",
+            )
+        ),
+        (
+            CLUSTER
+            % (
+                ", kubernetes: true, rest: {}, "
+                "partitions: {p: {options: {OverSubscribe: EXCLUSIVE}}}"
+            ),
+            "partitions.p.options.OverSubscribe: jobs would bypass the ledger of kubernetes",
+        ),
         (
             (MANY % 65538).replace("n[1-", "n[1-65536,65537-"),
             "4:12: clusters.one.nodes: 65538 nodes, but slurmctld 24.11 accepts at most 65537",
@@ -377,6 +401,19 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
         (
             "sites: {a: {}, b: {}}\nmonitoring: {}\n" + CLUSTER % ", site: a",
             "monitoring.site: is required because there are several sites: a, b",
+        ),
+        (
+            "sites: {a: {}, b: {dns_server: ctl}}\n" + CLUSTER % ", site: a",
+            "sites.b.dns_server: ctl is in site a",
+        ),
+        (
+            "sites: {a: {dns_server: x}, b: {dns_server: x}}\n" + CLUSTER % ", site: a",
+            "sites.b.dns_server: x is in site a",
+        ),
+        (
+            "sites: {a: {dns_server: e}}\n"
+            + CLUSTER.replace("}]", "}, {name: e, provision: create}]") % "",
+            "sites.a.dns_server: e is not always up",
         ),
         (CLUSTER % "" + "directory: {}", "directory: there are no users"),
         (
@@ -582,6 +619,29 @@ def test_bad_script_is_refused(tmp_path: Path, path: str, script: str, message: 
     assert message in "\n".join(found)
 
 
+@pytest.mark.parametrize(
+    ("path", "more", "message"),
+    [
+        ("/usr/lib/slurm/x.c", "", "must be below /etc, /opt, /srv or /usr, and end with .so"),
+        ("/lib/x.so", "", "must be below /etc, /opt, /srv or /usr, and end with .so"),
+        ("/opt/x.so", "    image: own\n", "install them in your own image"),
+    ],
+)
+def test_bad_spank_plugin_is_refused(tmp_path: Path, path: str, more: str, message: str) -> None:
+    text = WITH_SCRIPT.replace("scripts:", "spank_plugins:").format(path=path, script="{text: a}")
+    assert message in "\n".join(problems(tmp_path, text + more))
+
+
+def test_host_has_the_sources_of_its_clusters_spank_plugins(tmp_path: Path) -> None:
+    (tmp_path / "x.files").mkdir()
+    (tmp_path / "x.files/a.c").write_text("int a;\n")
+    text = WITH_SCRIPT.replace("scripts:", "spank_plugins:")
+    path = tmp_path / "x.yml"
+    path.write_text(text.format(path="/opt/a.so", script="{file: x.files/a.c}"))
+    plan = make_plan("x", scenario.load(path), Capabilities(cgroups=False, own_hardware=False))
+    assert [host.spank_plugins for host in plan.hosts] == [(("/opt/a.so", "int a;\n"),)] * 2
+
+
 def test_script_at_the_path_of_another_file_is_refused(tmp_path: Path) -> None:
     text = WITH_SCRIPT.format(path="/etc/slurm/x", script="{text: a}") + "    files: {x: b}\n"
     assert problems(tmp_path, text) == [
@@ -606,4 +666,6 @@ def test_no_script_replaces_a_rendered_file() -> None:
         for path in paths:
             with suppress(ValidationError):
                 accepted.add(TypeAdapter(scenario.ScriptPath).validate_python(path))
-    assert accepted <= {"/etc/slurm/job_submit.lua", "/etc/slurm/job-events"}
+    assert accepted <= {
+        *("/etc/slurm/cli_filter.lua", "/etc/slurm/job_submit.lua", "/etc/slurm/job-events")
+    }
