@@ -104,10 +104,14 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
 def disturbances(
     events: Iterable[Mapping[str, Any]], markers: Mapping[str, list[pytest.Mark]]
 ) -> Iterator[tuple[float, float]]:
-    """Yield the start and end of each fault, and of each check with `provokes` without patterns."""
+    """Yield the start and end of each fault, and of each check with `provokes` without patterns.
+
+    Such a check ends, with its cleanup, where the next one begins.
+    """
     events = [*events]
     yield from ((fault.begin, fault.end) for fault in timeline.faults(events))
-    for event in events:
-        if event["kind"] == "check" and any(not mark.args for mark in markers.get(event["id"], [])):
-            end = timeline.seconds(event)
-            yield end - event["seconds"], end
+    checks = [event for event in events if event["kind"] == "check"]
+    begins = [timeline.seconds(event) - event["seconds"] for event in checks]
+    for event, begin, end in zip(checks, begins, [*begins[1:], time.time()], strict=True):
+        if any(not mark.args for mark in markers.get(event["id"], [])):
+            yield begin, end

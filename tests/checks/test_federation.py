@@ -230,24 +230,34 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
     hosts_of = {
         node: host for name in federation.members for node, host in plan.hosts_of(name).items()
     }
+    expected = {job_id: host for job_id, (_, host) in running.items()}
+    columns = ("--noheader", "--Node", "--Format=Cluster:40,NodeList:40")
+    nodes = {
+        (name, node)
+        for name in federation.members
+        for node in plan.scenario.clusters[name].node_names()
+    }
     for name in federation.members:
-        queue = {
-            job.job_id: hosts_of.get(job.node_list) for job in clusters[name].jobs("--federation")
-        }
-        assert {job_id: queue.get(job_id) for job_id in given} == {
-            job_id: running[job_id][1] for job_id in given
-        }, name
-        view = (
-            clusters[name]
-            .run("sinfo", "--federation", "--noheader", "--Node", "--Format=Cluster:40,NodeList:40")
-            .stdout
+        # A member that answers late, on a busy machine, is left out of what they print.
+        wait_until(
+            lambda: {
+                job.job_id: hosts_of.get(job.node_list)
+                for job in clusters[name].jobs("--federation")
+                if job.job_id in given
+            },
+            lambda seen: seen == expected,
+            what=f"squeue --federation on {name} to list the jobs and their hosts {expected}",
+            timeout=30,
         )
-        members = {
-            (cluster, node)
-            for cluster in federation.members
-            for node in plan.scenario.clusters[cluster].node_names()
-        }
-        assert {tuple(line.split()) for line in view.splitlines()} == members, name
+        wait_until(
+            lambda: {
+                tuple(line.split())
+                for line in clusters[name].run("sinfo", "--federation", *columns).stdout.splitlines()
+            },
+            lambda seen: seen == nodes,
+            what=f"sinfo --federation on {name} to list {nodes}",
+            timeout=30,
+        )
     if plan.scenario.accounting:
         recorded = wait_until(
             lambda: {

@@ -488,7 +488,7 @@ FEDERATION = [
             wrapper("squeue", 'exec /usr/bin/squeue $(echo "$@" | sed s/--federation/--local/)')[0],
         ),
         ("onprem-ctl", "rm /usr/local/bin/squeue"),
-        ": None} != {",
+        "waiting for squeue --federation on on-prem to list the jobs and their hosts {",
     ),
     Sabotage(
         ("federated_job_ran_twice",),
