@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # and what was skipped or failed.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v --durations=15 --durations-min=10 -rsfE
 
-.PHONY: run test test-all test-rest test-releases test-source fuzz-check check setup docs golden site release clean
+.PHONY: run test test-all test-rest test-exhaustive test-source fuzz-check check setup docs golden site release clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
@@ -18,17 +18,18 @@ run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 test: check  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
 	$(DAEMONS) -m core
 
-test-all: test test-rest test-releases  ## test; then all sabotages, every scenario on a second release, all releases
+test-all: test test-rest test-exhaustive  ## test; then all sabotages, every scenario on a second release, all releases
 
 # What continuous integration adds to test. HARNESS_VAGRANT=1 first installs what virtual machines need.
 test-rest: setup
 	$(if $(HARNESS_VAGRANT),$(BIN)/harness doctor --provider vagrant --fix)
 	$(BIN)/pytest tests/integration -v -m alone
-	$(DAEMONS) -m "not core and not alone and not releases"
+	$(DAEMONS) -m "not core and not alone and not exhaustive"
 
-# Tests that repeat on other releases what test and test-rest run on one.
-test-releases: setup
-	$(DAEMONS) -m releases
+# Tests that repeat what test and test-rest prove once: on another release, or with another sabotage
+# of the same check.
+test-exhaustive: setup
+	$(DAEMONS) -m exhaustive
 
 # A file, a URL, or a directory of Slurm's source (which has META), or else a directory of packages.
 test-source: setup  ## tests of the Slurm in SOURCE (a tarball, or a directory of packages), on BASE=debian:bookworm

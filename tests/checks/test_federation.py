@@ -231,29 +231,31 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
         node: host for name in federation.members for node, host in plan.hosts_of(name).items()
     }
     expected = {job_id: host for job_id, (_, host) in running.items()}
-    columns = ("--noheader", "--Node", "--Format=Cluster:40,NodeList:40")
     nodes = {
         (name, node)
         for name in federation.members
         for node in plan.scenario.clusters[name].node_names()
     }
+
+    def queue(cluster: SlurmCluster) -> dict[int, str | None]:
+        jobs = cluster.jobs("--federation")
+        return {job.job_id: hosts_of.get(job.node_list) for job in jobs if job.job_id in given}
+
+    def node_list(cluster: SlurmCluster) -> set[tuple[str, ...]]:
+        columns = ("--noheader", "--Node", "--Format=Cluster:40,NodeList:40")
+        lines = cluster.run("sinfo", "--federation", *columns).stdout.splitlines()
+        return {tuple(line.split()) for line in lines}
+
     for name in federation.members:
         # A member that answers late, on a busy machine, is left out of what they print.
         wait_until(
-            lambda: {
-                job.job_id: hosts_of.get(job.node_list)
-                for job in clusters[name].jobs("--federation")
-                if job.job_id in given
-            },
+            partial(queue, clusters[name]),
             lambda seen: seen == expected,
             what=f"squeue --federation on {name} to list the jobs and their hosts {expected}",
             timeout=30,
         )
         wait_until(
-            lambda: {
-                tuple(line.split())
-                for line in clusters[name].run("sinfo", "--federation", *columns).stdout.splitlines()
-            },
+            partial(node_list, clusters[name]),
             lambda seen: seen == nodes,
             what=f"sinfo --federation on {name} to list {nodes}",
             timeout=30,

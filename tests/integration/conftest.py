@@ -83,7 +83,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks for -m
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Put the longest modules first; mark one sabotage of each kind as part of `make test`."""
+    """Put the longest modules first; mark the sabotages.
+
+    One of each kind is part of `make test`; those of checks that another sabotage has broken are
+    part of `make test-exhaustive`.
+    """
     order = {module: number for number, module in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(_module(item.nodeid), len(order)))
     with_sabotage = [
@@ -98,8 +102,15 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
         ): item
         for item in reversed(with_sabotage)
     }
-    for item in first_of_each_kind.values():
-        item.add_marker("core")
+    core = [*first_of_each_kind.values()]
+    broken: set[str] = set()
+    for item in [*core, *with_sabotage]:
+        checks = {*item.callspec.params["sabotage"].checks}
+        if item in core:
+            item.add_marker("core")
+        elif checks <= broken:
+            item.add_marker("exhaustive")
+        broken |= checks
 
 
 def _module(nodeid: str) -> str:

@@ -115,7 +115,7 @@ _ODD = "n|m|x|0|1|7|08|10|099|-|-|[|[|]|]|,|,| |+|."
 _NEWEST = reference.tested()[-1]
 _MARKS = {_NEWEST: [], releases.DEFAULT: [pytest.mark.core]}
 ON_EACH_RELEASE = [
-    pytest.param(name, marks=_MARKS.get(name, [pytest.mark.releases]))
+    pytest.param(name, marks=_MARKS.get(name, [pytest.mark.exhaustive]))
     for name in reference.tested()
 ]
 

@@ -1,6 +1,6 @@
 """Each shipped scenario passes on two releases. Modules that break a scenario run it on one.
 
-`make test-releases` runs most of the second releases.
+`make test-exhaustive` runs most of the second releases.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_scenario_passes_on_the_default_release(name: str, harness: Harness) -> 
 @pytest.mark.parametrize(
     ("name", "release"),
     [
-        pytest.param(*case, marks=[pytest.mark.releases] * (case[0] not in IN_TEST_REST))
+        pytest.param(*case, marks=[pytest.mark.exhaustive] * (case[0] not in IN_TEST_REST))
         for case in SECOND
     ],
 )
