@@ -6,7 +6,7 @@ import shlex
 from uuid import uuid4
 
 import pytest
-from conftest import Jobs, everywhere, listening
+from conftest import Jobs, everywhere, listening, problems_on
 
 from harness import faults
 from harness.cluster.slurm import SlurmCluster
@@ -56,8 +56,7 @@ def test_users_and_groups_come_from_the_directory_only(ssh: Ssh, plan: Plan) -> 
                 wrong.append(f"{name}: id of {kind} {entry} in {where}: {seen}, should be {should}")
         return wrong
 
-    names = [host.name for host in plan.permanent_hosts()]
-    problems = [line for lines in everywhere(look, names).values() for line in lines]
+    problems = problems_on([host.name for host in plan.permanent_hosts()], look)
     assert not problems, "\n".join(problems)
 
 
