@@ -232,7 +232,9 @@ LESS = {
 }
 
 
-@pytest.fixture(scope="module", params=["22.05", "24.11"])
+@pytest.fixture(
+    scope="module", params=[pytest.param("22.05", marks=pytest.mark.exhaustive), "24.11"]
+)
 def cluster(
     request: pytest.FixtureRequest,
     harness: Harness,

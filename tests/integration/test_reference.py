@@ -113,9 +113,10 @@ CORPUS = os.environ.get("HARNESS_CORPUS")
 SEED, HOSTLISTS = 1, 300
 _ODD = "n|m|x|0|1|7|08|10|099|-|-|[|[|]|]|,|,| |+|."
 _NEWEST = reference.tested()[-1]
-_MARKS = {_NEWEST: [], releases.DEFAULT: [pytest.mark.core]}
 ON_EACH_RELEASE = [
-    pytest.param(name, marks=_MARKS.get(name, [pytest.mark.exhaustive]))
+    pytest.param(
+        name, marks=pytest.mark.core if name == releases.DEFAULT else pytest.mark.exhaustive
+    )
     for name in reference.tested()
 ]
 

@@ -78,7 +78,7 @@ def passes(harness: Harness) -> Iterator[Callable[[Path], None]]:
         harness("down", name)
 
 
-@pytest.mark.parametrize("release", ["20.11", "26.05"])
+@pytest.mark.parametrize("release", [pytest.param("20.11", marks=pytest.mark.exhaustive), "26.05"])
 def test_rehearsal_copy_runs_jobs_in_each_partition_and_gets_its_configuration_from_slurmctld(
     passes: Callable[[Path], None], harness: Harness, tmp_path: Path, release: str
 ) -> None:

@@ -72,7 +72,7 @@ def test_releases_that_cannot_work_together_are_refused_before_anything_starts(
     )
 
 
-@pytest.mark.parametrize("release", ["22.05", "26.05"])
+@pytest.mark.parametrize("release", [pytest.param("22.05", marks=pytest.mark.exhaustive), "26.05"])
 def test_dynamic_nodes_are_accepted_wherever_they_may_work_and_can_leave(
     release: str, harness: Harness, runs: Path
 ) -> None:

@@ -85,6 +85,7 @@ def test_single_node_passes_with_slurm_from_its_source(tarball: Path, harness: H
     assert f"single {version(tarball)}" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_cluster_from_a_source_passes_in_a_federation_with_a_packaged_one(
     tarball: Path, harness: Harness
 ) -> None:
@@ -111,6 +112,7 @@ def test_packages_of_the_source_are_installed_like_those_of_a_site(
     assert f"single {version(tarball)}" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_chain_of_upgrades_goes_through_a_source(
     tarball: Path, harness: Harness, runs: Path, tmp_path: Path
 ) -> None:
