@@ -6,6 +6,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -111,7 +112,7 @@ def disturbances(
     events = [*events]
     yield from ((fault.begin, fault.end) for fault in timeline.faults(events))
     checks = [event for event in events if event["kind"] == "check"]
-    begins = [timeline.seconds(event) - event["seconds"] for event in checks]
-    for event, begin, end in zip(checks, begins, [*begins[1:], time.time()], strict=True):
+    begins = [*(timeline.seconds(event) - event["seconds"] for event in checks), time.time()]
+    for event, (begin, end) in zip(checks, pairwise(begins), strict=True):
         if any(not mark.args for mark in markers.get(event["id"], [])):
             yield begin, end
