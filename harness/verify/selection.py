@@ -341,6 +341,15 @@ def _confined_cpus(plan: Plan) -> bool:
     return bool(plan.clusters_that_confine("ConstrainCores"))
 
 
+@feature("confined_devices")
+def _confined_devices(plan: Plan) -> bool:
+    """Nodes with GPUs that confine jobs to their devices."""
+    return any(
+        plan.scenario.clusters[name].gpus()
+        for name in plan.clusters_that_confine("ConstrainDevices")
+    )
+
+
 @feature("confined_memory")
 def _confined_memory(plan: Plan) -> bool:
     """Nodes that confine jobs to their memory, each with its own kernel.

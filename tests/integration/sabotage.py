@@ -1481,6 +1481,15 @@ MACHINE = [
     ),
 ]
 
+# Of a virtual machine with GPUs.
+GPU_MACHINE = [
+    on_single(
+        "open_only_the_devices_of_its_gpus",
+        *constrain("ConstrainDevices"),
+        "single: a job can open /dev/gpu1 /dev/gpu2 of /dev/gpu1 /dev/gpu2, but its GPU is none",
+    ),
+]
+
 # Of many nodes that share hosts.
 SCALE = [
     Sabotage(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import doctor, providers, rundir
+from harness import doctor, lifecycle, providers, rundir
 from harness.open_run import OpenRun
 from harness.wait import wait_until
-from sabotage import MACHINE, MACHINES, Sabotage, break_and_verify
-from support import SCENARIOS, Harness, command, kept, verified
+from sabotage import GPU_MACHINE, MACHINE, MACHINES, Sabotage, break_and_verify
+from support import SCENARIOS, Harness, command, kept, new_run, verified
 
 MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
 pytestmark = pytest.mark.skipif(
@@ -42,6 +42,15 @@ clusters:
          requeue_delay=1]
 users: {alice: {uid: 2001}}
 """
+GPUS = """
+release: "24.11"
+clusters:
+  gpus:
+    controller: single
+    nodes: [{name: single, cpus: 2, memory: 500, gres: ["gpu:2"]}]
+    files: {gres.conf: "Name=gpu File=/dev/gpu[1-2]"}
+users: {alice: {uid: 2001}}
+"""
 
 
 def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
@@ -52,6 +61,26 @@ def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
     checks = ("job_resumes_the_node", "as_many_nodes_as_they_request", "hosts_are_gone", "ran_once")
     verify = verified(harness, scenario, checks, "--provider", "vagrant")
     assert verify.returncode == 0, verify.stdout
+
+
+def test_job_that_ignores_its_variables_opens_only_its_own_gpus(
+    harness: Harness, runs: Path, tmp_path: Path
+) -> None:
+    scenario = tmp_path / "gpus.yml"
+    scenario.write_text(GPUS)
+    up, run = new_run(harness, runs, "up", scenario, "--provider", "vagrant")
+    try:
+        assert up.returncode == 0, up.stderr
+        # Two consoles of the kernel stand in for GPUs.
+        make = "mknod -m 666 /dev/gpu1 c 4 61; mknod -m 666 /dev/gpu2 c 4 62"
+        run.ssh.run("single", ["sh", "-c", make])
+        lifecycle.deploy(run)
+        (sabotage,) = GPU_MACHINE
+        evaluation = lifecycle.verify(run, sabotage.checks)
+        assert evaluation.verdict() == "passed", evaluation
+        break_and_verify(run, sabotage)
+    finally:
+        lifecycle.down(run)
 
 
 def test_nothing_is_left_of_a_killed_run_that_lost_its_directory(

@@ -139,6 +139,17 @@ def test_box_name_changes_with_its_files_and_its_image(
     assert boxes.name(releases.get("24.11")) != other
 
 
+def test_box_of_a_release_is_built_once_for_all_its_hosts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(boxes, "ensure", lambda slurm, say: built.append(boxes.name(slurm)))
+    monkeypatch.setattr(libvirt, "kvm_boots", lambda: True)
+    plan = make_plan("small", scenario.load(written(tmp_path, SMALL)), VagrantProvider.capabilities)
+    VagrantProvider(tmp_path).prepare(plan, print)
+    assert built == [boxes.name(releases.get(plan.scenario.release))]
+
+
 def test_machine_knows_all_hosts_and_the_route_to_other_sites(tmp_path: Path) -> None:
     plan = make_plan(
         "small", scenario.load(written(tmp_path, TWO_SITES)), VagrantProvider.capabilities
