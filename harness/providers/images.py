@@ -215,8 +215,9 @@ def copy(
         return
     say(f"image {image}: copying to the engine on {target.info()['Name']}")
     with engine_errors(f"cannot copy {image}"):
-        # docker's types declare bytes and files only; its HTTP library takes any iterator.
-        target.images.load(source.images.get(image).save(named=True))  # type: ignore[arg-type]
+        # By this name, because the image may have others. docker's types declare bytes and files
+        # only; its HTTP library takes any iterator.
+        target.images.load(source.images.get(image).save(named=image))  # type: ignore[arg-type]
 
 
 def current_origins(client: docker.DockerClient) -> set[str]:

@@ -27,6 +27,14 @@ from harness.shipped_files import IMAGES
 CURRENT = images.tag(releases.get("24.11"))
 
 
+def test_image_is_copied_by_its_own_name_whatever_other_names_it_has() -> None:
+    engine_of_image, other = MagicMock(), MagicMock()
+    other.images.get.side_effect = ImageNotFound("no such image")
+    images.copy(CURRENT, engine_of_image, other, print)
+    engine_of_image.images.get(CURRENT).save.assert_called_once_with(named=CURRENT)
+    other.images.load.assert_called_once()
+
+
 class FakeEngine:
     """An engine that saves and loads images like Docker, and fails halfway if `breaks` is set."""
 
