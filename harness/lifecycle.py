@@ -197,9 +197,16 @@ def deploy(run: OpenRun) -> None:
         deployment.deploy(run.directory, run.plan, run.tree, run.ssh, run.say)
     with stage(run, "ready"):
         try:
-            slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan))
+            wait_until_ready(run)
         except WaitTimeout as error:
             raise CannotVerify(f"{error}\n{_why_not_ready(run)}".rstrip()) from error
+
+
+def wait_until_ready(run: OpenRun, timeout: float = 180) -> None:
+    """Wait until the clusters accept jobs, and federations are connected; see cluster.slurm."""
+    clusters = slurm.clusters(run.ssh, run.plan)
+    slurm.connect_siblings(run.plan, clusters, run.say)
+    slurm.wait_until_ready(run.plan, clusters, timeout)
 
 
 def verify(

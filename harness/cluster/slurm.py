@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 
 from harness.cluster import node_state
 from harness.errors import CannotVerify, CommandFailed, HarnessError, WaitTimeout
@@ -854,13 +857,44 @@ def not_ready(plan: Plan, run: dict[str, SlurmCluster], *, idle: bool = False) -
                     else "unknown to slurmctld"
                 )
                 missing.append(f"{name}: {node_name} {state}")
+    missing += [f"{name}: sibling {other} not connected" for name, other in _unconnected(plan, run)]
+    return missing
+
+
+def connect_siblings(
+    plan: Plan, run: dict[str, SlurmCluster], say: Callable[[str], None], timeout: float = 30
+) -> None:
+    """Wait until the members of each federation are connected; restart those that never will be.
+
+    A slurmctld that starts may lose its connection to a sibling for ever: if the sibling connects
+    to it twice at the same moment, the end of the first connection also closes the second, and only
+    a restart opens it again. See _open_persist_sends() and _persist_callback_fini() in Slurm's
+    fed_mgr.c. Does nothing more if a slurmctld does not answer.
+    """
+    try:
+        wait_until(
+            lambda: [*_unconnected(plan, run)],
+            lambda missing: not missing,
+            what="the members of federations to connect",
+            timeout=timeout,
+            ignore=(CommandFailed,),
+        )
+    except WaitTimeout:
+        with suppress(CommandFailed):
+            for name, others in groupby(_unconnected(plan, run), key=itemgetter(0)):
+                lost = ", ".join(other for _, other in others)
+                say(f"{name} lost its connection to {lost} at the start: restarting its slurmctld")
+                run[name].run("systemctl", "restart", "slurmctld")
+
+
+def _unconnected(plan: Plan, run: dict[str, SlurmCluster]) -> Iterator[tuple[str, str]]:
+    """Yield each member of a federation with each sibling to which it is not connected."""
     for federation in plan.scenario.federations.values():
         for name in federation.clusters:
             siblings = run[name].siblings()
             for other in federation.clusters:
                 if not any(sibling.cluster == other and sibling.synced for sibling in siblings):
-                    missing.append(f"{name}: sibling {other} not connected")
-    return missing
+                    yield name, other
 
 
 def _is_ready(node: Node, *, static: bool, idle: bool) -> bool:

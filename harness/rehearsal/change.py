@@ -397,7 +397,9 @@ def reconfigure(cluster: SlurmCluster) -> None:
 
 
 def _ready(run: OpenRun, new: Plan) -> None:
-    slurm.wait_until_ready(new, slurm.clusters(run.ssh, new))
+    clusters = slurm.clusters(run.ssh, new)
+    slurm.connect_siblings(new, clusters, run.say)
+    slurm.wait_until_ready(new, clusters)
 
 
 @dataclass(frozen=True, slots=True)

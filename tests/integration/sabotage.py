@@ -1610,7 +1610,7 @@ def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
     finally:
         clear_nodes(run)
         # slurmctld asks a node that was silent for a moment only every 100 s.
-        slurm.wait_until_ready(run.plan, slurm.clusters(run.ssh, run.plan), timeout=400)
+        lifecycle.wait_until_ready(run, timeout=400)
     messages = (
         "\n".join(f"{check.outcome} {check.id}: {check.message}" for check in evaluation.checks)
         + evaluation.problem

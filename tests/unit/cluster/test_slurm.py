@@ -257,6 +257,34 @@ def test_wait_for_nodes_that_other_users_jobs_occupy_gives_no_verdict(tmp_path: 
         )
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_member_that_lost_its_sibling_at_the_start_is_restarted(answers: bool) -> None:
+    shown = {
+        "onprem-ctl": "Self: on-prem:a:6817 ID:1 FedState:ACTIVE Features:\n"
+        "Sibling: aws:b:6817 ID:2 FedState:ACTIVE Features: PersistConnSend/Recv:No/No Synced:No",
+        "aws-ctl": "Self: aws:b:6817 ID:2 FedState:ACTIVE Features:\nSibling: on-prem:a:6817 ID:1"
+        " FedState:ACTIVE Features: PersistConnSend/Recv:Yes/Yes Synced:Yes",
+    }
+    restarted = []
+
+    class Members(Ssh):
+        def __init__(self) -> None:
+            pass
+
+        def run(self, host: str, command: Any, **_: Any) -> Result:
+            if command[0] == "systemctl":
+                restarted.append((host, *command[1:]))
+            elif not answers:
+                raise CommandFailed(host, "scontrol show federation", 1, "", "Unable to contact")
+            return Result(0, shown[host], "")
+
+    plan, said = golden.plan_of("federation"), list[str]()
+    slurm.connect_siblings(plan, slurm.clusters(Members(), plan), said.append, timeout=0.1)
+    assert restarted == [("onprem-ctl", "restart", "slurmctld")] * answers
+    restarting = ["on-prem lost its connection to aws at the start: restarting its slurmctld"]
+    assert said == restarting * answers
+
+
 @pytest.mark.parametrize(("scenario", "ends"), [("single-node", True), ("ha", False)])
 def test_wait_for_a_cluster_ends_when_its_only_controller_has_failed(
     scenario: str, ends: bool
