@@ -13,7 +13,8 @@ class Capabilities:
     and memory for itself; otherwise nodes have the size in the scenario, even if slurmd detects a
     different one. `engine`: hosts can be created, switched off, paused and disconnected from one
     another. `root`: root can log in over SSH; otherwise a user with sudo does. `own_kernel`: hosts
-    are created for the run and boot their own kernel, which may take `boot_seconds`.
+    are created for the run and boot their own kernel, which may take `boot_seconds`. `namespaces`:
+    slurmd can create namespaces, or knows that it cannot (max_pid_namespaces is 0).
     """
 
     cgroups: bool
@@ -22,6 +23,7 @@ class Capabilities:
     root: bool = True
     own_kernel: bool = False
     boot_seconds: int = 60
+    namespaces: bool = True
 
 
 CONTAINERS = Capabilities(cgroups=False, own_hardware=False)

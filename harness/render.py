@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import groupby
+from pathlib import PurePosixPath
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -136,6 +137,16 @@ def render(plan: Plan, hosts: Iterable[Host] | None = None) -> Tree:
 def slurm_conf(plan: Plan, cluster: str) -> str:
     """Return the text of a cluster's slurm.conf."""
     return _cluster_files(plan, cluster, plan.slurm_conf(cluster))[_SLURM_CONF]
+
+
+def cluster_files(plan: Plan, cluster: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return name and text of the files in /etc/slurm that all hosts of a cluster share.
+
+    `changes` override options of slurm.conf; None removes one.
+    """
+    conf = slurm_options.merged(plan.slurm_conf(cluster), changes)
+    files = _cluster_files(plan, cluster, conf)
+    return {PurePosixPath(path).name: text for path, text in files.items()}
 
 
 def manifest(files: Iterable[RenderedFile]) -> dict[str, dict[str, str | None]]:
@@ -527,7 +538,7 @@ def _cluster_files(plan: Plan, name: str, conf: Mapping[str, str]) -> dict[str, 
     if oci:
         files["/etc/slurm/oci.conf"] = template("/etc/slurm/oci.conf", options=oci)
     if cluster.kubernetes:
-        files |= _job_submit_file(conf)
+        files |= _job_submit_file(conf, plan.capabilities)
     files |= {f"/etc/slurm/{file}": text for file, text in cluster.files.items()}
     return files
 
@@ -606,11 +617,12 @@ def _node_line(cluster: Cluster, group: NodeGroup, names: Mapping[str, str]) -> 
     return slurm_options.merged(defaults, group.options)
 
 
-def _job_submit_file(conf: Mapping[str, str]) -> dict[str, str]:
+def _job_submit_file(conf: Mapping[str, str], capabilities: Capabilities) -> dict[str, str]:
     """Return path and text of the plugin that makes every job request the GRES of the ledger."""
     path, names = "/etc/slurm/job_submit.lua", slurm_options.LEDGER_GRES
     default = slurm_options.get(conf, "DefMemPerCPU")
-    return {path: template(path, ledger=names, memory_per_cpu=int(default or 0))}
+    facts = {"ledger": names, "memory_per_cpu": int(default or 0)}
+    return {path: template(path, namespaces=capabilities.namespaces, **facts)}
 
 
 def _topology_file(scenario: Scenario, cluster: Cluster) -> dict[str, str]:

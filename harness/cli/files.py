@@ -126,7 +126,8 @@ def render_(
     """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh.
 
     Files that are the same on several hosts are hard links. If Kubernetes shares a cluster,
-    OUTPUT/kubernetes has what runs the operator there.
+    OUTPUT/kubernetes has what runs the operator there, and daemons/CLUSTER in it what runs Slurm's
+    daemons in pods.
     """
     from harness import install_script, render, rundir, scenario
     from harness.kubernetes import manifests
@@ -145,11 +146,12 @@ def render_(
     (output / "install.sh").chmod(0o755)
     count = sum(map(len, tree.values()))
     out.print(f"{count} files for {len(tree)} hosts in {output}; install.sh installs them")
-    if files := manifests.manifests(plan):
+    if files := manifests.manifests(plan) | manifests.daemons(plan):
         directory = output / manifests.DIRECTORY
-        directory.mkdir(exist_ok=True)
         for name, text in files.items():
-            (directory / name).write_text(text)
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
         out.print(f"the operator in Kubernetes: {directory}; docs/hybrid.md explains it")
 
 
