@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
-from operator import itemgetter
 
 from harness.cluster import node_state
 from harness.errors import CannotVerify, CommandFailed, HarnessError, WaitTimeout
@@ -864,12 +862,12 @@ def not_ready(plan: Plan, run: dict[str, SlurmCluster], *, idle: bool = False) -
 def connect_siblings(
     plan: Plan, run: dict[str, SlurmCluster], say: Callable[[str], None], timeout: float = 30
 ) -> None:
-    """Wait until the members of each federation are connected; restart those that never will be.
+    """Wait until the members of each federation are connected; restart one that never will be.
 
     A slurmctld that starts may lose its connection to a sibling for ever: if the sibling connects
-    to it twice at the same moment, the end of the first connection also closes the second, and only
-    a restart opens it again. See _open_persist_sends() and _persist_callback_fini() in Slurm's
-    fed_mgr.c. Does nothing more if a slurmctld does not answer.
+    to it twice at the same moment, the end of the first connection also closes the second, and
+    nothing but a restart is sure to open it again. See _open_persist_sends() and
+    _persist_callback_fini() in Slurm's fed_mgr.c. A slurmctld that does not answer is left alone.
     """
     try:
         wait_until(
@@ -881,9 +879,8 @@ def connect_siblings(
         )
     except WaitTimeout:
         with suppress(CommandFailed):
-            for name, others in groupby(_unconnected(plan, run), key=itemgetter(0)):
-                lost = ", ".join(other for _, other in others)
-                say(f"{name} lost its connection to {lost} at the start: restarting its slurmctld")
+            for name, other in [*_unconnected(plan, run)][:1]:
+                say(f"{name} lost its connection to {other} at the start: restarting its slurmctld")
                 run[name].run("systemctl", "restart", "slurmctld")
 
 
