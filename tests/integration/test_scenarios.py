@@ -16,7 +16,7 @@ FIRST = [
     "elastic-l0",
     "elastic-l1",
     "elastic-l2",
-    "federation-small",
+    pytest.param("federation-small", marks=pytest.mark.exhaustive),
     "topology-tree",
 ]
 SECOND = [
