@@ -148,7 +148,6 @@ def cluster(engine: docker.DockerClient, image: str) -> Iterator[Cluster]:
         yield ready
 
 
-@pytest.mark.core
 def test_a_job_of_a_user_runs_in_the_pods_of_all_nodes(cluster: Cluster) -> None:
     identity = cluster.slurmds[NODES[0]].run("slurmd", "id", USER).strip()
     everywhere = (f"--nodes={len(NODES)}", "--chdir=/tmp", "--time=5")
@@ -168,7 +167,6 @@ def test_a_job_of_a_user_runs_in_the_pods_of_all_nodes(cluster: Cluster) -> None
     assert sorted(written.splitlines()) == sorted([*NODES, *[NODES[0]] * len(NODES)])
 
 
-@pytest.mark.core
 def test_jobs_survive_a_new_pod_of_slurmctld(cluster: Cluster) -> None:
     names = {state: uuid4().hex for state in ("RUNNING", "PENDING")}
     submit = ("sbatch", "--parsable", "--chdir=/tmp", "--output=/dev/null", "--wrap=sleep 3601")
