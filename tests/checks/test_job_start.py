@@ -758,7 +758,9 @@ def test_only_a_batch_job_goes_on_when_its_terminal_is_closed(
     mode: str, cluster: SlurmCluster, jobs: Jobs
 ) -> None:
     """The kernel sends SIGHUP, which ends the shell that called sbatch, but not the job."""
-    task = "echo started $SLURM_JOB_ID; exec sleep 300"
+    # salloc handles the signal only a moment after it has started its command (salloc.c), and
+    # nothing tells when.
+    task = "sleep 1; echo started $SLURM_JOB_ID; exec sleep 300"
     by_shell = "echo started $(sbatch --parsable --output=/dev/null --wrap='sleep 300'); sleep 300"
     command = ("sh", "-c", by_shell) if mode == "sbatch" else (mode, "sh", "-c", task)
     options = ("python3", "-c", IN_A_TERMINAL, *command)
