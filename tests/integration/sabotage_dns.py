@@ -41,7 +41,7 @@ DNS = [
         OUTAGE,
         "onprem",
         "systemd-run --quiet --unit=health --remain-after-exit bash -c"
-        " 'while getent hosts onprem1; do sleep 0.1; done; scancel --user=alice'",
+        " 'while getent hosts onprem1; do sleep 0.1; done; scancel --user=alice --state=RUNNING'",
         "systemctl stop health",
         "CANCELLED",
     ),
