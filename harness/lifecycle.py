@@ -202,11 +202,15 @@ def deploy(run: OpenRun) -> None:
             raise CannotVerify(f"{error}\n{_why_not_ready(run)}".rstrip()) from error
 
 
-def wait_until_ready(run: OpenRun, timeout: float = 180) -> None:
-    """Wait until the clusters accept jobs, and federations are connected; see cluster.slurm."""
-    clusters = slurm.clusters(run.ssh, run.plan)
-    slurm.connect_siblings(run.plan, clusters, run.say)
-    slurm.wait_until_ready(run.plan, clusters, timeout)
+def wait_until_ready(run: OpenRun, plan: Plan | None = None, timeout: float = 180) -> None:
+    """Wait until the clusters accept jobs, and federations are connected; see cluster.slurm.
+
+    They are those of another plan if a change has been applied.
+    """
+    plan = plan or run.plan
+    clusters = slurm.clusters(run.ssh, plan)
+    slurm.connect_siblings(plan, clusters, run.say)
+    slurm.wait_until_ready(plan, clusters, timeout)
 
 
 def verify(

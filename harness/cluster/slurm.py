@@ -879,7 +879,8 @@ def connect_siblings(
         )
     except WaitTimeout:
         with suppress(CommandFailed):
-            for name, other in [*_unconnected(plan, run)][:1]:
+            if missing := [*_unconnected(plan, run)]:
+                name, other = missing[0]
                 say(f"{name} lost its connection to {other} at the start: restarting its slurmctld")
                 run[name].run("systemctl", "restart", "slurmctld")
 

@@ -87,6 +87,11 @@ def on(host: Host) -> Slurm:
     return slurm
 
 
+def of_hosts(hosts: Iterable[Host]) -> list[Slurm]:
+    """Return what the Slurm of such hosts comes from, each image once."""
+    return [*{tag(slurm): slurm for slurm in map(on, hosts)}.values()]
+
+
 def of(origin: Origin) -> Slurm:
     """Return what the image of an origin consists of: a Debian with its own Slurm is a release."""
     release = releases.get(origin.release)

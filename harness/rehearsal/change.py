@@ -331,7 +331,7 @@ def _actions(
     for name, drained in draining.items():
         if concerned := [node for node in drained if node in new.hosts_of(name)]:
             yield f"resume {hostlist.fold(concerned)}", _resuming(clusters[name], concerned)
-    yield "wait until the clusters accept jobs", lambda: _ready(run, new)
+    yield "wait until the clusters accept jobs", lambda: lifecycle.wait_until_ready(run, new)
 
 
 def _names(nodes: str | None) -> set[str]:
@@ -394,12 +394,6 @@ def reconfigure(cluster: SlurmCluster) -> None:
         timeout=_PATIENCE,
         give_up=lambda _: cluster.controller_failed(),
     )
-
-
-def _ready(run: OpenRun, new: Plan) -> None:
-    clusters = slurm.clusters(run.ssh, new)
-    slurm.connect_siblings(new, clusters, run.say)
-    slurm.wait_until_ready(new, clusters)
 
 
 @dataclass(frozen=True, slots=True)

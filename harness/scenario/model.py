@@ -133,7 +133,7 @@ def gpus_of(gres: Iterable[str]) -> int:
     >>> gpus_of(["gpu:a100:2", "gpu", "shard:8"])
     3
     """
-    return sum(gres_count(one) for one in gres if one.partition(":")[0] == "gpu")
+    return sum(gres_count(one) for one in gres if one.partition(":")[0].lower() == "gpu")
 
 
 def gres_type(gres: str) -> str | None:
@@ -800,14 +800,7 @@ class Cluster(Part):
         return {
             name: count
             for group in self.nodes
-            if group.provision == "static"
-            and (
-                count := sum(
-                    gres_count(gres)
-                    for gres in group.gres
-                    if gres.partition(":")[0].lower() == "gpu"
-                )
-            )
+            if group.provision == "static" and (count := gpus_of(group.gres))
             for name in hostlist.expand(group.name)
         }
 

@@ -48,6 +48,15 @@ def node(clusters: dict[str, SlurmCluster], plan: Plan) -> NodeUnderTest:
     return NodeUnderTest(clusters[name], last, plan.hosts_of(name)[last])
 
 
+def _options(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> list[str]:
+    """Return the options of a small job on this cluster."""
+    return [
+        *only(cluster, plan),
+        *jobs.access_options(cluster),
+        *small(plan, cluster.name, MINUTES),
+    ]
+
+
 @pytest.mark.needs("confined_cpus")
 def test_job_cannot_use_more_cpus_than_it_was_allocated(
     clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
@@ -58,7 +67,7 @@ def test_job_cannot_use_more_cpus_than_it_was_allocated(
     )
     for name in plan.clusters_that_confine("ConstrainCores"):
         cluster = clusters[name]
-        options = [*only(cluster, plan), *jobs.access_options(cluster), *small(plan, name, MINUTES)]
+        options = _options(cluster, plan, jobs)
         usable, allocated = cluster.run(
             "srun", *options, "sh", "-c", take_all, user=users[0]
         ).stdout.split()
@@ -75,12 +84,7 @@ def test_job_that_exceeds_its_memory_is_killed_and_recorded_as_out_of_memory(
     for name in plan.clusters_that_confine("ConstrainRAMSpace"):
         cluster = clusters[name]
         greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
-        options = [
-            *only(cluster, plan),
-            *jobs.access_options(cluster),
-            *small(plan, name, MINUTES),
-            "--output=/dev/null",
-        ]
+        options = [*_options(cluster, plan, jobs), "--output=/dev/null"]
         job_id = cluster.submit(greedy, *options, user=jobs.user)
         cluster.wait_for([job_id], {"OUT_OF_MEMORY"})
         if plan.scenario.accounting:
@@ -100,12 +104,7 @@ def test_job_can_open_only_the_devices_of_its_gpus(
         cluster = clusters[name]
         for node in plan.scenario.clusters[name].gpus():
             devices = _gpu_devices(ssh, plan.hosts_of(name)[node])
-            options = [
-                *only(cluster, plan),
-                *jobs.access_options(cluster),
-                *small(plan, name, MINUTES),
-                f"--nodelist={node}",
-            ]
+            options = [*_options(cluster, plan, jobs), f"--nodelist={node}"]
             for gpus in (0, 1):
                 command = ["srun", *options, *[f"--gres=gpu:{gpus}"] * gpus, "sh", "-c", show, "sh"]
                 lines = cluster.run(*command, *devices, user=users[0], check=False).stdout.split()

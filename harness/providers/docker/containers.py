@@ -715,8 +715,7 @@ def _remove(container: Container) -> None:
 
 def _slurms_of_ours(plan: Plan) -> list[images.Slurm]:
     """Return what the base images that a plan needs consist of: at least one, for the gateway."""
-    of_hosts = {images.tag(slurm): slurm for slurm in map(images.on, _without_image(plan))}
-    return [*of_hosts.values()] or [releases.get(releases.DEFAULT)]
+    return images.of_hosts(_without_image(plan)) or [releases.get(releases.DEFAULT)]
 
 
 def _without_image(plan: Plan) -> list[Host]:

@@ -122,7 +122,7 @@ class VagrantProvider:
 
     def prepare(self, plan: Plan, say: Callable[[str], None]) -> None:
         """Build the boxes of a plan's releases that Vagrant does not have."""
-        for slurm in {boxes.name(slurm): slurm for slurm in map(images.on, plan.hosts)}.values():
+        for slurm in images.of_hosts(plan.hosts):
             boxes.ensure(slurm, say)
         if not libvirt.kvm_boots():
             say("KVM cannot run machines here: QEMU emulates them, which is ten times slower")

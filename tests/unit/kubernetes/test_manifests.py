@@ -58,24 +58,26 @@ def daemons(cluster: str = "shared", *settings: str) -> dict[str, str]:
     }
 
 
+def daemon_objects(cluster: str = "shared") -> list[dict[str, Any]]:
+    return [
+        found
+        for path, text in daemons(cluster).items()
+        if path.endswith(".yaml")
+        for found in manifests.objects(text)
+    ]
+
+
 def pods(cluster: str = "shared") -> dict[str, dict[str, Any]]:
     """Return the pods of a cluster's daemons by the name of their workload."""
     return {
         found["metadata"]["name"]: found["spec"]["template"]["spec"]
-        for name, text in daemons(cluster).items()
-        if name.endswith(".yaml")
-        for found in manifests.objects(text)
+        for found in daemon_objects(cluster)
         if found["kind"] in {"StatefulSet", "DaemonSet"}
     }
 
 
 def test_objects_are_valid_and_have_no_unknown_fields() -> None:
-    texts = [
-        *files().values(),
-        *(text for path, text in daemons().items() if path.endswith(".yaml")),
-        *(text for path, text in daemons("other").items() if path.endswith(".yaml")),
-    ]
-    found = [found for text in texts for found in manifests.objects(text)]
+    found = [*all_objects(), *daemon_objects(), *daemon_objects("other")]
     assert {one["kind"] for one in found} == TYPES.keys() | OTHER_KINDS
     api = client.ApiClient()
     for one in found:
