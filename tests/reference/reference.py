@@ -22,6 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 import docker
+from docker.models.containers import Container
 
 from harness import origins, releases
 from harness.providers import images
@@ -216,15 +217,13 @@ def _lines_of(
     )
     try:
         container.put_archive("/", _tar({"questions.json": json.dumps(questions).encode()}))
+        # Not its log: an engine may stop following one if it reads a line that is not all there.
+        lines = _lines(client.api.attach(container.id, stdout=True, stderr=False, stream=True))
         container.start()
-        lines = _lines(container.logs(stream=True, follow=True, stderr=False))
         for _ in questions:
             line = next(lines, None)
             if line is None:
-                raise RuntimeError(
-                    f"the reference container of {release} is gone:"
-                    f" {container.logs(stdout=False).decode()}"
-                )
+                raise RuntimeError(_end_of(container, release))
             yield line
         for line in lines:  # to its end, or the connection stays open
             raise RuntimeError(
@@ -232,6 +231,17 @@ def _lines_of(
             )
     finally:
         container.remove(force=True)
+
+
+def _end_of(container: Container, release: str) -> str:
+    """Say how a container ended that has not answered everything."""
+    container.reload()
+    state = container.attrs["State"]
+    return (
+        f"the reference container of {release} says no more: it is {state['Status']},"
+        f" exit code {state['ExitCode']}{', out of memory' if state['OOMKilled'] else ''}:"
+        f" {container.logs(stdout=False).decode()}"
+    )
 
 
 def _verdict(release: str, line: bytes) -> Verdict:

@@ -32,6 +32,7 @@ def run(case: dict[str, Any], scratch: Path) -> None:
         os.waitpid(child, 0)
         return
     try:
+        os.setsid()  # a signal to a process group crosses PID namespaces
         _must(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
         with (scratch / "errors").open("wb", 0) as errors:
             os.dup2(errors.fileno(), sys.stderr.fileno())
