@@ -1092,7 +1092,8 @@ class Scenario(Installed):
         {},
         description=(
             "directories that all hosts share, such as /home; with a size (`/home: 100M`), a small "
-            "disk in memory that can be filled up; requires that all hosts are on one Docker engine"
+            "disk in memory that can be filled up; requires that all hosts are on one Docker "
+            "engine, or virtual machines of one site"
         ),
     )
     rehearsal: Rehearsal | None = Field(

@@ -21,7 +21,7 @@ from harness.capabilities import Capabilities
 from harness.errors import EngineError, UsageError
 from harness.inventory import Machine
 from harness.parsing import hostlist
-from harness.plan import SHARED_DIRECTORY, Host, Plan
+from harness.plan import Host, Plan, Volume
 from harness.providers import Drop, images, packet_filters, subnets
 from harness.providers.vagrant import boxes, libvirt
 from harness.providers.vagrant.libvirt import names, virsh
@@ -95,8 +95,11 @@ class VagrantProvider:
                 ("accounting", "image"),
                 "virtual machines are built from Debian's packages: --provider docker",
             )
-        if scenario.shared_directories:
-            yield ("shared_directories",), "virtual machines share no disks: --provider docker"
+        if scenario.shared_directories and len(scenario.sites) > 1:
+            yield (
+                ("shared_directories",),
+                "virtual machines share directories within one site only: --provider docker",
+            )
         if scenario.disks:
             yield ("disks",), "virtual machines have one disk each"
         able = [
@@ -488,30 +491,47 @@ def _identity(
         small = b"w /sys/kernel/mm/transparent_hugepage/enabled - - - - madvise\n"
         entries.append(images.Entry("/etc/tmpfiles.d/small-pages.conf", small))
         entries.append(images.Entry("/etc/sysctl.d/overcommit.conf", b"vm.overcommit_memory = 1\n"))
-    if any(volume.directory == SHARED_DIRECTORY for volume in host.volumes):
-        entries += _shared(plan, host, sites[host.site])
-    return entries
+    return [*entries, *_shared(plan, host, sites[host.site])]
 
 
-def _shared(plan: Plan, host: Host, subnet: IPv4Network) -> list[images.Entry]:
-    """Return the files that share a directory of the controller with elastic hosts, by NFS 4."""
-    if host.with_elastic:
-        export = f"{SHARED_DIRECTORY} {subnet}(rw,sync,no_subtree_check,fsid=0)\n"
-        return [
-            images.Entry(SHARED_DIRECTORY, None, 0o1777),
-            images.Entry("/etc/exports", export.encode()),
-            images.enabled("nfs-server"),
-        ]
-    controller = plan.scenario.clusters[str(host.cluster)].controller
-    # With fstab's own x-systemd.required-by= it would be mounted before the network is up:
-    # systemd.mount(5).
-    needs = f"[Unit]\nRequiresMountsFor={SHARED_DIRECTORY}\n"
-    return [
-        images.Entry(
-            "/etc/fstab", f"{controller}:/ {SHARED_DIRECTORY} nfs4 defaults 0 0\n".encode()
-        ),
-        images.Entry("/etc/systemd/system/slurmd.service.d/shared.conf", needs.encode()),
-    ]
+def _shared(plan: Plan, host: Host, subnet: IPv4Network) -> Iterator[images.Entry]:
+    """Yield the files that share directories of controllers with the hosts of a site, by NFS 4."""
+    exports, mounts, mounted = "", "", []
+    for number, volume in enumerate(host.volumes, 1):
+        server, directory = _server(plan, host, volume), volume.directory
+        if server != host.name:
+            patience = VagrantProvider.capabilities.boot_seconds  # the server may still be booting
+            options = f"retry={patience // 60},x-systemd.mount-timeout={patience}"
+            mounts += f"{server}:{directory} {directory} nfs4 {options} 0 0\n"
+            mounted.append(directory)
+            continue
+        mode = 0o1777 if volume.public else 0o755
+        yield images.Entry(directory, None, mode)
+        # A file system in memory has no UUID by which NFS could know it: exports(5).
+        exports += f"{directory} {subnet}(rw,sync,no_subtree_check,no_root_squash,fsid={number})\n"
+        if volume.size:
+            mounts += f"tmpfs {directory} tmpfs size={volume.size},mode={mode:o} 0 0\n"
+    if exports:
+        yield images.Entry("/etc/exports", exports.encode())
+        yield images.enabled("nfs-server")
+    if mounts:
+        yield images.Entry("/etc/fstab", mounts.encode())
+    if mounted:
+        # Whoever can log in finds the directories. With fstab's own x-systemd.required-by= they
+        # would be mounted before the network is up: systemd.mount(5).
+        after = b"[Unit]\nWants=remote-fs.target\nAfter=remote-fs.target\n"
+        yield images.Entry("/etc/systemd/system/ssh.service.d/shared.conf", after)
+        needs = f"[Unit]\nRequiresMountsFor={' '.join(mounted)}\n"
+        yield images.Entry("/etc/systemd/system/slurmd.service.d/shared.conf", needs.encode())
+
+
+def _server(plan: Plan, host: Host, volume: Volume) -> str:
+    """Return the host that has a volume on its disk: the first controller at this site with it."""
+    return next(
+        other.name
+        for other in plan.hosts
+        if other.site == host.site and "slurmctld" in other.daemons and volume in other.volumes
+    )
 
 
 def _identity_of_gateway(plan: Plan, addresses: Mapping[str, str]) -> list[images.Entry]:

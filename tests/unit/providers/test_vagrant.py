@@ -33,7 +33,6 @@ clusters:
     nodes: [{name: worker, cpus: 2}]
 users: {alice: {uid: 2001}}
 disks: {boss: {/var/lib/slurm: 10M}}
-shared_directories: [/home]
 sites: {here: {dns_server: boss}}
 """
 SMALL = """
@@ -80,7 +79,6 @@ def test_what_virtual_machines_cannot_do_is_reported_with_its_place(tmp_path: Pa
         "small.yml:6:12: clusters.old.image: virtual machines are built from Debian's packages",
         "clusters.old.packages: virtual machines cannot have additional packages",
         "clusters.old.spank_plugins: virtual machines cannot have additional plugins",
-        "shared_directories: virtual machines share no disks",
         "sites.here.dns_server: virtual machines cannot have additional packages",
         "disks: virtual machines have one disk each",
         "Slurm 20.11 does not support cgroup v2; 22.05, 23.02, ",
@@ -177,11 +175,51 @@ def test_machines_that_come_and_go_write_into_a_directory_of_their_controller(
         for host in plan.hosts
     )
     assert boss["/etc/exports"].startswith(f"b'{SHARED_DIRECTORY} 10.20.0.0/24(rw,")
-    assert worker["/etc/fstab"].startswith(f"b'boss:/ {SHARED_DIRECTORY} nfs4 ")
+    assert worker["/etc/fstab"].startswith(f"b'boss:{SHARED_DIRECTORY} {SHARED_DIRECTORY} nfs4 ")
     assert (
         f"RequiresMountsFor={SHARED_DIRECTORY}"
         in worker["/etc/systemd/system/slurmd.service.d/shared.conf"]
     )
+
+
+def test_machines_mount_shared_directories_from_their_controller(tmp_path: Path) -> None:
+    text = SMALL + "shared_directories: {/home: 100M, /scratch: null}"
+    plan = make_plan("small", scenario.load(written(tmp_path, text)), VagrantProvider.capabilities)
+    sites = {"site": IPv4Network("10.20.0.0/24")}
+    boss, worker = (
+        {
+            entry.path: (entry.mode, (entry.content or b"").decode())
+            for entry in machines._identity(plan, host, sites, {})
+        }
+        for host in plan.hosts
+    )
+    assert (boss["/home"], boss["/scratch"]) == ((0o755, ""), (0o1777, ""))
+    options = "rw,sync,no_subtree_check,no_root_squash"
+    assert boss["/etc/exports"][1].splitlines() == [
+        f"/home 10.20.0.0/24({options},fsid=1)",
+        f"/scratch 10.20.0.0/24({options},fsid=2)",
+    ]
+    assert boss["/etc/fstab"][1] == "tmpfs /home tmpfs size=100M,mode=755 0 0\n"
+    assert "/etc/systemd/system/ssh.service.d/shared.conf" not in boss
+    options = "retry=5,x-systemd.mount-timeout=300"
+    assert worker["/etc/fstab"][1].splitlines() == [
+        f"boss:/home /home nfs4 {options} 0 0",
+        f"boss:/scratch /scratch nfs4 {options} 0 0",
+    ]
+    assert "/etc/exports" not in worker
+    assert worker["/etc/systemd/system/slurmd.service.d/shared.conf"][1] == (
+        "[Unit]\nRequiresMountsFor=/home /scratch\n"
+    )
+    assert "After=remote-fs.target" in worker["/etc/systemd/system/ssh.service.d/shared.conf"][1]
+
+
+def test_machines_of_several_sites_share_no_directories(tmp_path: Path) -> None:
+    text = TWO_SITES + "shared_directories: [/home]"
+    provider = VagrantProvider(tmp_path)
+    with pytest.raises(
+        ScenarioError, match="shared_directories: virtual machines share directories within one"
+    ):
+        scenario.load(written(tmp_path, text), (), None, provider.lacks)
 
 
 def test_nodes_on_machines_may_take_as_long_to_resume_as_machines_take_to_boot(
