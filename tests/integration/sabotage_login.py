@@ -183,3 +183,23 @@ LOGIN = [
         "slurm.key is ('slurm', 'slurm', '0640')",
     ),
 ]
+
+# Of virtual machines, where sessions and /home are more than in containers.
+LOGIN_MACHINES = [
+    on_host(
+        ONLY_WITH_A_JOB,
+        "n1",
+        f"echo 'account required pam_exec.so /usr/local/sbin/leave' >> {PAM}; "
+        "printf '#!/bin/sh\\necho $PPID > /sys/fs/cgroup/cgroup.procs\\n' > /usr/local/sbin/leave; "
+        "chmod 0755 /usr/local/sbin/leave",
+        f"sed -i '$d' {PAM}; rm /usr/local/sbin/leave",
+        "n1: the session of bob is not in the cgroup of job",
+    ),
+    on_host(
+        "same_file_system_on_all_hosts",
+        "n1",
+        "umount --lazy /home",
+        "mount /home",
+        "n1: /home is a separate ext2/ext3, without the files of ctl, login",
+    ),
+]

@@ -1,7 +1,7 @@
 """Virtual machines: a single node and a federation, broken on purpose; machines that come and go.
 
-Also what a killed run leaves behind. The tests run where `harness doctor --provider vagrant` finds
-nothing missing; they install nothing.
+Also users' sessions and files, and what a killed run leaves behind. The tests run where `harness
+doctor --provider vagrant` finds nothing missing; they install nothing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import doctor, lifecycle, providers, rundir
+from harness import doctor, faults, lifecycle, providers, rundir
+from harness.cluster import slurm
+from harness.errors import WaitTimeout
+from harness.faults import Fault
 from harness.open_run import OpenRun
 from harness.wait import wait_until
 from sabotage import GPU_MACHINE, MACHINE, MACHINES, Sabotage, break_and_verify
-from support import SCENARIOS, Harness, command, kept, new_run, verified
+from sabotage_login import LOGIN_MACHINES
+from support import SCENARIOS, Harness, command, deployed, kept, new_run, verified
 
 MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
 pytestmark = pytest.mark.skipif(
@@ -51,6 +55,20 @@ clusters:
     files: {gres.conf: "Name=gpu File=/dev/gpu[1-2]"}
 users: {alice: {uid: 2001}}
 """
+USERS_LOG_IN = """
+release: "24.11"
+clusters:
+  campus:
+    controller: ctl
+    login: login
+    pam_slurm_adopt: true
+    nodes: [{name: n1, cpus: 2, memory: 300}]
+    options:
+      SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2
+users: {alice: {uid: 2001}, bob: {uid: 2002}}
+shared_directories: [/home]
+"""
+NFS_PORT = "2049"
 
 
 def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
@@ -81,6 +99,28 @@ def test_job_that_ignores_its_variables_opens_only_its_own_gpus(
         break_and_verify(run, sabotage)
     finally:
         lifecycle.down(run)
+
+
+def test_sessions_belong_to_jobs_and_jobs_wait_for_a_file_server_that_is_gone(
+    harness: Harness, runs: Path, tmp_path: Path
+) -> None:
+    scenario = tmp_path / "login.yml"
+    scenario.write_text(USERS_LOG_IN)
+    with deployed(harness, runs, scenario, "--provider", "vagrant") as run:
+        evaluation = lifecycle.verify(run, ["test_login", "test_homes"])
+        assert evaluation.verdict() == "passed", evaluation
+        for sabotage in LOGIN_MACHINES:
+            break_and_verify(run, sabotage)
+        (cluster,) = slurm.clusters(run.ssh, run.plan).values()
+        script = "sleep 5; echo done"
+        with faults.injected(run, Fault("block-port", "ctl", NFS_PORT)):
+            job_id = cluster.submit(script, "--output=/home/alice/%j", user="alice")
+            cluster.wait_for([job_id], {"RUNNING"})
+            with pytest.raises(WaitTimeout):
+                cluster.wait_for([job_id], {"COMPLETED"}, timeout=60)
+        cluster.wait_for([job_id], {"COMPLETED"}, timeout=300)
+        output = run.ssh.run("login", ["cat", f"/home/alice/{job_id}"]).stdout
+        assert output == "done\n"
 
 
 def test_nothing_is_left_of_a_killed_run_that_lost_its_directory(
