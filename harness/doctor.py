@@ -212,7 +212,7 @@ def _qemu() -> Requirement:
     if version and is_fit and version < _OLDEST_EMULATION and not libvirt.kvm_boots():
         # With 7.2, four of thirty kernels panicked while they booted.
         is_fit = False
-        text += f" emulates machines that crash; {_OLDEST_EMULATION[0]} and KVM run them reliably"
+        text += f": emulated machines can crash; use QEMU {_OLDEST_EMULATION[0]} or KVM"
     packages = "qemu-system-x86 qemu-utils"
     release = _output(["sh", "-c", ". /etc/os-release && echo $VERSION_CODENAME"]).strip()
     if release != "bookworm":

@@ -41,8 +41,8 @@ Releases = Annotated[
         "--release",
         help=(
             "Use this release for every cluster and slurmdbd, or with NAME=RELEASE for one of "
-            "them. An origin can take the place of a release: source:FILE or packages:DIRECTORY, "
-            "optionally followed by a comma and a base, base:NAME, or image:NAME. Can be repeated."
+            "them. Instead of a release, name an origin: source:FILE or packages:DIRECTORY (either "
+            "can be followed by ,base:NAME), base:NAME, or image:NAME. Can be repeated."
         ),
         show_default=False,
     ),

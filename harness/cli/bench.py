@@ -65,7 +65,7 @@ def elastic(
     release: Releases = None,
     repeat: Repeat = 5,
     nodes: Annotated[
-        int, typer.Option(min=1, help="Number of nodes that a job starts at once.")
+        int, typer.Option(min=1, help="Number of nodes that one job needs at once.")
     ] = 1,
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,

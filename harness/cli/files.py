@@ -125,9 +125,9 @@ def render_(
 ) -> None:
     """Write each host's configuration files to OUTPUT/HOST, plus manifest.json and install.sh.
 
-    Files that are the same on several hosts are hard links. If Kubernetes shares a cluster,
-    OUTPUT/kubernetes has what runs the operator there, and daemons/CLUSTER in it what runs Slurm's
-    daemons in pods.
+    Files that are the same on several hosts are hard links. If a cluster shares its nodes with
+    Kubernetes, OUTPUT/kubernetes contains the manifests of the operator, and its subdirectory
+    daemons/CLUSTER those that run Slurm's daemons in pods.
     """
     from harness import install_script, render, rundir, scenario
     from harness.kubernetes import manifests

@@ -135,7 +135,7 @@ def run(
     )
     print_report(result, format_)
     if keep and source.runs().get(RunDir(Path(result.run)).id):
-        effect = "removes them" if source.capabilities.engine else "gives them back"
+        effect = "removes them" if source.capabilities.engine else "restores them"
         err.print(f"the hosts are up; `harness down` {effect}")
     raise typer.Exit(result.exit_code())
 
@@ -525,7 +525,7 @@ def status(
     format_: FormatOption = Format.text,
     runs: Runs = DEFAULT_RUNS,
 ) -> None:
-    """List your runs with their latest verdicts, and what clusters that are up are doing."""
+    """List your runs with their latest verdicts, and show what running clusters are doing."""
     from harness import providers
 
     source = providers.get(provider, runs)

@@ -126,8 +126,8 @@ def simulate(
     rate: Annotated[
         float | None,
         typer.Option(
-            help="Simulated seconds per second; default: 100 while nothing happens, at most 20 "
-            "while Slurm works.",
+            help="Simulated seconds per real second; default: 100 while nothing happens, at most "
+            "20 while Slurm works.",
             min=1,
             max=100,
             show_default=False,

@@ -88,7 +88,7 @@ def stop(run_id: str, *, all_users: bool = False) -> None:
             )
             return
     raise CannotVerify(
-        f"the provisioning API of {run_id} does not end: "
+        f"cannot stop the provisioning API of {run_id}; it still runs as process "
         f"{[*_processes(run_id, all_users=all_users)]}"
     )
 

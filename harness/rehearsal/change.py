@@ -85,7 +85,10 @@ def plan_change(
     steps, or if daemons would refuse one of the two configurations.
     """
     if shared := plan.scenario.shared_clusters():
-        raise UsageError(f"{', '.join(shared)}: no operator of Kubernetes runs during a rehearsal")
+        raise UsageError(
+            f"changes of clusters that share nodes with Kubernetes cannot be rehearsed: "
+            f"{', '.join(shared)}; no operator runs during a rehearsal"
+        )
     tree = render(plan)
     lifecycle.must_start(plan, tree)
     releases = plan.releases()

@@ -191,9 +191,9 @@ def save_usage(run: OpenRun, cluster: SlurmCluster) -> None:
 
     slurmctld saves it every five minutes (PriorityCalcPeriod), and when it is reconfigured. Nobody
     should submit jobs to its federation in the meantime: a member that is being reconfigured blocks
-    its siblings (docs/rehearsal.md). If slurmctld holds locks at that moment ("Locks left set"), it
-    continues with its old configuration, and the request is repeated. Return when it is connected
-    with the same siblings as before.
+    its siblings (docs/slurm-defects.md). If slurmctld holds locks at that moment ("Locks left
+    set"), it continues with its old configuration, and the request is repeated. Return when it is
+    connected with the same siblings as before.
     """
 
     def reconfigure() -> Result:

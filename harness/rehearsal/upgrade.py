@@ -147,11 +147,14 @@ def must_be_possible(
 def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
     ability(provider, CanRecreate, "upgrade")
     if shared := plans[0].scenario.shared_clusters():
-        raise UsageError(f"{', '.join(shared)}: no operator of Kubernetes runs during an upgrade")
+        raise UsageError(
+            f"clusters that share nodes with Kubernetes cannot be upgraded: {', '.join(shared)}; "
+            "no operator runs during an upgrade"
+        )
     if small := [host.name for host in plans[0].hosts if host.disks]:
         raise UsageError(
             f"an upgrade would lose what is on the disks of {hostlist.fold(small)}",
-            hint="remove the key disks from a copy of the scenario",
+            hint="remove the key `disks` from a copy of the scenario",
         )
     for name in plans[0].releases():
         _must_be_supported(name, plans)

@@ -462,7 +462,10 @@ def _wrong_kubernetes(scenario: Scenario, name: str) -> Iterator[tuple[Path_, st
     if "_" in name or name.endswith("-"):
         yield here, f"{name} cannot begin the name of a Service: use a-z, 0-9 and - within the name"
     if scenario.rehearsal:
-        yield ("rehearsal",), f"no operator of Kubernetes runs during a rehearsal: {name} is shared"
+        yield (
+            ("rehearsal",),
+            f"no Kubernetes operator runs during a rehearsal, and {name} needs one",
+        )
     yield from _bypasses_of_the_ledger(cluster, at)
     ports = [rest.port for rest in scenario.shared_clusters().values()]
     if cluster.rest and cluster.rest.port != ports[0]:

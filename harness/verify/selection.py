@@ -74,7 +74,7 @@ def _is_selected(check: str, word: str) -> bool:
 def _nothing_selected(word: str, checks: list[str]) -> UsageError:
     """Return the error for a word that selects nothing; its hint suggests similar names."""
     if any(_is_selected(check, word) for check in checks):
-        return UsageError(f'the checks with "{word}" in their name do not fit this scenario')
+        return UsageError(f'no check with "{word}" in its name applies to this scenario')
     plain_word = word.lower().removeprefix("test_")
     parts = _parts(dict.fromkeys(map(_plain_name, checks)))
     matches = difflib.get_close_matches(plain_word, parts, n=3, cutoff=0.6)

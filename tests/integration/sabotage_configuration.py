@@ -20,8 +20,8 @@ before=$(different)
 systemctl restart slurmd
 until [ "$(different)" -gt "$before" ]; do sleep 0.1; done"""
 # A busy member of a federation may answer later than scontrol waits. A new slurmctld that waits for
-# slurmdbd, while slurmdbd waits for it, is killed: docs/rehearsal.md. Its successor has read the
-# file once it answers.
+# slurmdbd, while slurmdbd waits for it, is killed: docs/slurm-defects.md. Its successor has read
+# the file once it answers.
 RECONFIGURE = """
 timeout 30 sh -c 'until scontrol reconfigure; do sleep 1; done' || {
     systemctl kill --signal=KILL slurmctld

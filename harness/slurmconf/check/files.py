@@ -85,7 +85,7 @@ def _slurmdbd(source: Source, _: Source | None) -> Iterator[Finding]:
         yield source.find(timeout, severity, "value", "is too high to notice failures")
     authentication = source.settings.get("authinfo")
     if authentication and len(authentication.value.encode()) > values.LONGEST_PASSWORD:
-        message = "is too long: slurmdbd ends with its first message (_global_auth_key)"
+        message = "is too long: slurmdbd exits at its first message (_global_auth_key)"
         yield source.find(authentication, INFO, "value", message)
     yield from values.reserved_port(source, "dbdport")
     user = source.settings.get("slurmuser")

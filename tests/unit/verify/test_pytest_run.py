@@ -88,7 +88,7 @@ def test_signal_while_the_checks_start_leaves_no_process(
         ),
         (
             ["federation"],
-            'the checks with "federation" in their name do not fit this scenario',
+            'no check with "federation" in its name applies to this scenario',
             None,
         ),
     ],
