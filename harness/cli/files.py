@@ -197,6 +197,7 @@ def check_(
     image_release = _origin_of_image(probe_images)
     before = releases.get(older) if older else None
     findings: list[check.Finding] = []
+    shown = release
     for path in paths:
         if is_named_like_a_scenario(path):
             from harness import scenario
@@ -211,12 +212,13 @@ def check_(
                 [] if probe_images else map(_not_inspected, scenario.unprobed_images(path, read))
             )
             findings += check.check_scenario(path, read, before, release)
+            shown = shown or read.release
         else:
             findings += check.check_path(path, releases.get(release or releases.DEFAULT), before)
     if format_ is Format.json:
         print_json(
             {
-                "release": release or releases.DEFAULT,
+                "release": shown or releases.DEFAULT,
                 "findings": [asdict(finding) for finding in findings],
             }
         )

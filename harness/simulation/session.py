@@ -126,7 +126,7 @@ def prepare(
 
     Raises UsageError if a policy or the trace cannot be simulated.
     """
-    if not provider.capabilities.engine:
+    if not provider.capabilities.engine or provider.capabilities.own_kernel:
         raise UsageError(
             f"a simulation sets the clocks of hosts: provider {provider.name} cannot do that",
             hint="--provider docker",

@@ -40,7 +40,8 @@ class Replaced:
 
     def __str__(self) -> str:
         file = "" if self.file == "slurm.conf" else self.file
-        option = f"{self.option}={self.value}" if self.option else ""
+        value = ",".join(self.value) if isinstance(self.value, list) else self.value
+        option = f"{self.option}={value}" if self.option else ""
         return f"{': '.join(filter(None, [file, option]))}: {self.why}"
 
 

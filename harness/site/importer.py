@@ -141,7 +141,7 @@ def _import(
         why = "a Lua script of the site may refuse jobs without these options"
         script_notes.append(f"added: checks.submit={shown}: {why}")
     compared = [
-        *_compare(directory, release, copy, replaced),
+        *_compare(directory, release, copy, [*replaced, *_left_out_with_scripts(script_notes)]),
         *fidelity.scripts(script_notes),
         *fidelity.objects(_objects(data), _objects(copy), left_out, emulated),
     ]
@@ -152,6 +152,13 @@ def _import(
         *(f"replaced: {item}" for item in replaced),
     ]
     return Imported(copy, notes, compared)
+
+
+def _left_out_with_scripts(notes: Iterable[str]) -> Iterator[fidelity.Replaced]:
+    """Yield the options that a copy lacks because it lacks their scripts."""
+    for note in notes:
+        if match := re.match(r"left out: (\w+)=([^:]*): ", note):
+            yield fidelity.Replaced("slurm.conf", match[1], match[2], note[match.end() :])
 
 
 def _options_of_jobs(copy: Mapping[str, Any], site_scripts: scripts.SiteScripts) -> list[str]:

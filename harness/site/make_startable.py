@@ -99,8 +99,11 @@ def _remove_problems(data: Data, problems: Collection[Problem]) -> list[Replaced
         value = container[path[-1]]
         if path[-2] == "nodes":
             value = value["name"]
-        name = "NodeName" if path[-2] == "nodes" else path[-1]
-        removed.append(Replaced("slurm.conf", str(name), _shown(value), paths[path]))
+        # An entry of a list is named after the list.
+        name = next(key for key in reversed(path) if isinstance(key, str))
+        if name == "nodes":
+            name = "NodeName"
+        removed.append(Replaced("slurm.conf", name, _shown(value), paths[path]))
         del container[path[-1]]
     return removed
 

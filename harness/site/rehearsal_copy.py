@@ -239,8 +239,8 @@ def shrink(
         why = f"{len(nodes)} instead of {hosts}: the site has no more nodes"
         replaced.append(Replaced("hosts", "", None, why))
         hosts = max(len(nodes), 1)
-    controllers = _controllers(cluster, {*nodes, *_node_hosts(cluster)}, prefix)
     cluster = _with_cloud_nodes(cluster, hosts, replaced)
+    controllers = _controllers(cluster, {*nodes, *_node_hosts(cluster)}, prefix, replaced)
     copy: dict[str, Any] = {
         **data,
         "description": f"{data['description']} A rehearsal copy on {hosts} host{'s'[: hosts > 1]}.",
@@ -378,15 +378,25 @@ def _hosts(cluster: Mapping[str, Any], hosts: int, prefix: str) -> str | None:
     return f"{prefix}[1-{hosts}]" if hosts > 1 else f"{prefix}1"
 
 
-def _controllers(cluster: Mapping[str, Any], node_hosts: Collection[str], prefix: str) -> list[str]:
-    """Return the hosts that run slurmctld in the copy: as many as the site has."""
+def _controllers(
+    cluster: Mapping[str, Any], node_hosts: Collection[str], prefix: str, replaced: list[Replaced]
+) -> list[str]:
+    """Return the hosts that run slurmctld in the copy: as many as the site has.
+
+    A cluster whose nodes come and go has only one.
+    """
     if cluster["controller"] in node_hosts:
         return [f"{prefix}1"]
     options = cluster["options"]
     hosts = get(options, "SlurmctldHost") or [
         *filter(None, [get(options, "ControlMachine"), get(options, "BackupController")])
     ]
-    count = max(len([hosts] if isinstance(hosts, str) else hosts), 1)
+    hosts = [hosts] if isinstance(hosts, str) else hosts
+    if hosts[1:] and any("provision" in group for group in cluster["nodes"]):
+        why = "a cluster whose nodes come and go has a single controller"
+        replaced.append(Replaced("slurm.conf", "SlurmctldHost", hosts[1:], why))
+        hosts = hosts[:1]
+    count = max(len(hosts), 1)
     return [f"{prefix}-ctl{number}" for number in range(1, count + 1)]
 
 

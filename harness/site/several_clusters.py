@@ -22,6 +22,7 @@ from harness.slurmconf.check.parsed_file import load
 T = TypeVar("T", bound=Hashable)
 # What a user may charge and request, which can differ between clusters.
 _CLUSTER_KEYS = ("accounts", "associations")
+_ONE_BY_ONE = "import clusters that do not share slurmdbd one by one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,17 @@ def by_cluster(
     clusters: dict[str, Bundle] = {}
     for path, bundle, release in zip(paths, bundles, releases, strict=True):
         conf = load(bundle.configuration, release).get("slurm.conf")
-        name = ((conf.get("clustername") if conf else None) or "").lower()
+        name, storage = (
+            ((conf.get(option) if conf else None) or "").lower()
+            for option in ("clustername", "accountingstoragetype")
+        )
         if not name:
             raise UsageError(f"{path}: no ClusterName in {bundle.site_directory}/slurm.conf")
+        if not storage.endswith("slurmdbd"):
+            raise UsageError(
+                f"{path}: cluster {name} does not use slurmdbd (AccountingStorageType)",
+                hint=_ONE_BY_ONE,
+            )
         if name in path_of:
             raise UsageError(
                 f"{path_of[name]} and {path} are both of cluster {name}",
@@ -69,7 +78,7 @@ def by_cluster(
             raise UsageError(
                 f"{path_of[name]}: its slurmdbd has {shown}, but not {', '.join(unknown)} "
                 "(output/sacctmgr/cluster.txt)",
-                hint="import clusters that do not share slurmdbd one by one",
+                hint=_ONE_BY_ONE,
             )
     _check_pseudonyms(path_of, clusters)
     return clusters

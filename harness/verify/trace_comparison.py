@@ -133,7 +133,7 @@ def compare(
     most `overhead` seconds before it and ends at most as much after it. It may begin earlier or end
     later if slurmctld's log has the start or end of the job at that time: `logged` has these times.
     slurmctld records the end of a job that it cancels before it tells slurmd, so the execution may
-    last `overhead` seconds longer.
+    last a minute longer.
     """
     problems = []
     if record.cluster != trace.cluster:

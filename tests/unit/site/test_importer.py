@@ -207,6 +207,17 @@ def test_copy_of_a_directory_runs_its_scripts(tmp_path: Path) -> None:
     assert cluster["options"]["Epilog"] == "/bin/true"
 
 
+def test_report_says_which_script_an_option_lacks(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").write_text(
+        "ClusterName=c\nSlurmctldHost=ctl\nNodeName=n1\nPartitionName=p Nodes=ALL\n"
+        "JobSubmitPlugins=lua\n"
+    )
+    imported = importer.import_site([tmp_path], "24.11", 1)
+    (entry,) = [entry for entry in imported.fidelity if entry.name == "JobSubmitPlugins"]
+    assert entry.why == "there is no /etc/slurm/job_submit.lua"
+    assert f"left out: JobSubmitPlugins=lua: {entry.why}" in imported.notes
+
+
 @pytest.mark.parametrize(
     ("script", "accounting", "options"),
     [

@@ -185,6 +185,15 @@ def test_hosts_of_cloud_nodes_are_created_for_jobs(
     assert f"SuspendExcNodes=n1: {created}" in notes
 
 
+def test_copy_whose_nodes_come_and_go_has_one_controller(tmp_path: Path, release: Release) -> None:
+    hosts = "SlurmctldHost=a\nSlurmctldHost=b\nSlurmctldHost=c\n"
+    site = SITE.replace("SlurmctldHost=ctl.example.org\n", hosts) + CLOUD.format(time=60)
+    cluster, notes = copy(tmp_path, release, site)
+    assert "backup_controllers" not in cluster
+    why = "a cluster whose nodes come and go has a single controller"
+    assert f"SlurmctldHost=b,c: {why}" in notes
+
+
 def test_site_with_cloud_nodes_only_shares_no_hosts(tmp_path: Path, release: Release) -> None:
     text = SITE.replace("NodeName=n[1-4] CPUs=4\n", "") + CLOUD.format(time=60)
     cluster, _ = copy(tmp_path, release, text.replace("c[1-6]", "c[1-2]"))

@@ -76,7 +76,7 @@ def bundle_of(directory: Path, name: str, hour: int = 12, **changed: str | None)
     }
     files: dict[str, str | None] = {
         "manifest.json": json.dumps(manifest),
-        "files/etc/slurm/slurm.conf": SLURM_CONF.format(name=name),
+        "files/etc/slurm/slurm.conf": (changed.pop("conf", None) or SLURM_CONF).format(name=name),
         "files/etc/slurm/job_submit.lua": f"-- of {name}\n",
         "output/version.txt": changed.pop("version", "slurm 24.11.5\n"),
         "output/users.json": changed.pop("people", None) or json.dumps(PEOPLE),
@@ -207,6 +207,11 @@ def test_different_uid_of_a_user_is_reported_with_the_clusters(tmp_path: Path) -
     [
         (("alpha", "alpha"), {}, "alpha0.tar.gz and {}/alpha1.tar.gz are both of cluster alpha"),
         (("alpha", "gamma"), {}, "its slurmdbd has alpha, beta, other, but not gamma"),
+        (
+            ("alpha", "beta"),
+            {"conf": SLURM_CONF.replace("accounting_storage/slurmdbd", "accounting_storage/none")},
+            "{}/beta1.tar.gz: cluster beta does not use slurmdbd (AccountingStorageType)",
+        ),
         (
             ("alpha", "beta"),
             {"cluster.txt": None},
