@@ -22,7 +22,7 @@ class Capabilities:
     engine: bool = True
     root: bool = True
     own_kernel: bool = False
-    boot_seconds: int = 60
+    boot_seconds: int = 120
     namespaces: bool = True
 
 

@@ -10,6 +10,7 @@ HarnessError                      exit code
 │   └── DeployError               3  deployment failed, with the last log lines of the daemons
 └── ClusterError                  1  the cluster did something wrong
     ├── CommandFailed             1  a command on a host failed
+    │   └── LateAnswer            1  a daemon of Slurm did not answer in time
     └── WaitTimeout               1  an expected event did not happen
 
 Any other exception is a bug in the harness: exit code 3, and a traceback.
@@ -110,9 +111,15 @@ class CommandFailed(ClusterError):
         if exit_code == NO_EXIT_CODE and not printed:
             printed = "the connection was lost, or a signal ended the command"
         super().__init__(command_message(f"{host}: exit {exit_code}", command_line, printed))
+        self.host = host
+        self.command_line = command_line
         self.returncode = exit_code
         self.stdout = stdout
         self.stderr = stderr
+
+
+class LateAnswer(CommandFailed):
+    """A query of Slurm failed because the daemon did not answer within MessageTimeout."""
 
 
 def command_message(outcome: str, command_line: str, printed: str) -> str:

@@ -104,7 +104,7 @@ def _unattended(sockets: Path | None, alive: int) -> list[str]:
     return [
         "    StrictHostKeyChecking yes",
         "    BatchMode yes",
-        "    ConnectTimeout 15",
+        "    ConnectTimeout 30",
         f"    ServerAliveInterval {alive}",
         "    LogLevel ERROR",
         *(shared if sockets else ["    ControlPath none"]),

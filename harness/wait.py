@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.errors import WaitTimeout
+from harness.errors import LateAnswer, WaitTimeout
 
 _LOG = logging.getLogger(__name__)
 # Seconds after which a wait is first logged. It is logged again after pauses that double each time,
@@ -35,10 +35,12 @@ def wait_until(
     """Call `look` until `done` holds for the state that it returns, and return that state.
 
     Pauses for at least `interval` seconds between two calls. `what` completes "waiting for ...";
-    `show` describes a state. Errors in `ignore` count as a state that is not `done`. Raises
+    `show` describes a state. Errors in `ignore`, and an answer of Slurm that is late because a
+    daemon is busy, count as a state that is not `done`. Raises
     WaitTimeout with the last state after `timeout` seconds, or as soon as `give_up` holds, which
     means that the wait can no longer succeed. A long wait is logged with its last state.
     """
+    ignored: tuple[type[Exception], ...] = (LateAnswer, *ignore)
     started = last_logged = time.monotonic()
     silence = _FIRST_LOG
     state = "nothing"
@@ -49,7 +51,7 @@ def wait_until(
             _LOG.info("waiting for %s for %.0f s; last state: %s", what, began - started, state)
         try:
             seen = look()
-        except ignore as error:
+        except ignored as error:
             state = str(error)
         else:
             state = show(seen)

@@ -24,7 +24,7 @@ from harness.ssh import Ssh
 
 # Seconds in which a cluster or host, and slurmctld for a node, must answer: few, because they may
 # be down.
-_PATIENCE, _PING = 15, 8
+_PATIENCE, _PING = 45, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
 _EXITED = "Main process exited"

@@ -69,15 +69,18 @@ class Recorder:
             began = time.time()
             try:
                 nodes = {node.name: node.state for node in self.cluster.nodes()}
+                saw_nodes = time.time()
                 jobs = {str(job.job_id): job.state for job in self.cluster.jobs("--local")}
             except HarnessError:
                 continue  # slurmctld does not answer
-            now = time.time()
-            kinds: dict[Literal["node", "job"], dict[str, str]] = {"node": nodes, "job": jobs}
-            for kind, states in kinds.items():
+            kinds: dict[Literal["node", "job"], tuple[float, dict[str, str]]] = {
+                "node": (saw_nodes, nodes),
+                "job": (time.time(), jobs),
+            }
+            for kind, (when, states) in kinds.items():
                 for name, state in states.items():
                     if last.get(name) != state:
-                        self.seen.append(Sighting(now, kind, name, state))
+                        self.seen.append(Sighting(when, kind, name, state))
                         self.run.event(kind, cluster=self.cluster.name, name=name, state=state)
             last |= nodes | jobs
             self.looked = began

@@ -22,7 +22,7 @@ from harness.ssh import Ssh
 # How many lines of each log are searched, and how many lines of a script's output are shown.
 _SEARCHED, _SHOWN = 5000, 6
 # Seconds in which a host must answer.
-_PATIENCE = 15
+_PATIENCE = 45
 _DATE = re.compile(r"\[?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)[^\]\s]*\]? (?:\[[\d.a-z]+\] )?(.*)")
 # Prints the lines about scripts, each with the lines without a date that follow it.
 _FILTER = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from harness.cluster import node_state
-from harness.errors import CannotVerify, CommandFailed, HarnessError, WaitTimeout
+from harness.errors import CannotVerify, CommandFailed, HarnessError, LateAnswer, WaitTimeout
 from harness.parsing import durations, hostlist
 from harness.plan import Plan
 from harness.ssh import Result, Ssh
@@ -62,6 +62,8 @@ UNCERTAIN = (
     "Unable to contact",
     "Unexpected message",
 )
+# SLURM_PROTOCOL_SOCKET_IMPL_TIMEOUT in Slurm's slurm_errno.c.
+_LATE = "Socket timed out on send/recv operation"
 # squeue(1), JOB REASON CODES: reasons of a pending job while other jobs have its nodes.
 _NODES_TAKEN = frozenset(
     {"None", "Resources", "Priority", "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved"}
@@ -269,7 +271,8 @@ class SlurmCluster:
     ) -> Result:
         """Run a command on the controller, as root or an ordinary user.
 
-        Submitted jobs are marked as the harness's.
+        Submitted jobs are marked as the harness's. Raises LateAnswer if a daemon does not answer a
+        query in time: members of a federation block each other for that long (fed_mgr_job_lock()).
         """
         submits = command[0] in _SUBMIT
         if submits:
@@ -282,6 +285,12 @@ class SlurmCluster:
             if not submits:
                 raise
             raise self._explained(error) from error
+        except CommandFailed as error:
+            if submits or _LATE not in error.stderr:
+                raise
+            raise LateAnswer(
+                error.host, error.command_line, error.returncode, error.stdout, error.stderr
+            ) from error
 
     def submit(self, script: str, *options: str, user: str) -> int:
         """Submit a batch script as a user, in the user's home; return the job id."""

@@ -18,7 +18,7 @@ from harness.parsing import hostlist
 from harness.report import timeline
 
 # Seconds that a cluster has to answer, and seconds by which clocks may differ.
-_PATIENCE, _CLOCK_TOLERANCE = 15, 10
+_PATIENCE, _CLOCK_TOLERANCE = 45, 10
 # What slurmctld logs when it gives up on a node.
 _GIVEN_UP = re.compile(r"node (\S+) not resumed by ResumeTimeout")
 

@@ -114,7 +114,8 @@ class Clock:
             page.sequence += 1
             now = time.monotonic_ns()
             passed = self._passed(now)
-            page.rate, page.began, page.expires = rate, now, expires
+            # This process may have lost its CPU since the caller looked at the time.
+            page.rate, page.began, page.expires = rate, now, max(expires, now)
             page.realtime += passed
             page.monotonic += passed
             page.sequence += 1

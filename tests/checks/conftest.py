@@ -37,6 +37,8 @@ from harness.wait import wait_until
 
 pytest_plugins = ("early_jobs",)
 
+# Seconds in which a script that looks at all files of a host ends, even on a busy machine.
+READS_ALL_FILES = 300
 # Creates the smallest root file system that a container can have, in an empty directory.
 SMALLEST_ROOT = """
 mkdir -p dev etc home proc sys tmp var usr/bin; ln -s usr/bin bin
@@ -611,7 +613,7 @@ def full_origin(federation: Federation, jobs: Jobs, plan: Plan) -> list[int]:
     """Jobs that take every node of the origin cluster that is not reserved until cancelled."""
     origin = federation.origin
     nodes = {*plan.scenario.clusters[origin.name].node_names()} - reserved_nodes(origin, plan)
-    filling = [jobs.submit_here(origin, "sleep 300", "--exclusive") for _ in nodes]
+    filling = [jobs.submit_here(origin, "sleep 3000", "--exclusive") for _ in nodes]
     origin.wait_for(filling, {"RUNNING"})
     return filling
 

@@ -11,6 +11,7 @@ import pytest
 from conftest import Jobs, active_jobs, cancel, only, reserved_nodes, slurm_conf, small
 
 from harness import releases, slurm_options
+from harness.cluster import slurm
 from harness.cluster.slurm import JobKey, SlurmCluster, job_key
 from harness.plan import Plan
 from harness.testing import Federation
@@ -19,6 +20,8 @@ from harness.wait import wait_until
 
 # Slurm counts time limits in minutes, and looks for jobs that exceed them every half minute.
 SHORTEST_TIME_LIMIT = "--time=1"
+# ESLURM_INVALID_TIME_VALUE in Slurm's slurm_errno.c.
+_INVALID_TIME = "Invalid time specified"
 # Options of jobs, which accounting must record as they are.
 REQUEST = ("--job-name=accounting", "--time=3")
 # The fixtures whose jobs start early. If nodes come and go, only jobs that need no node do.
@@ -173,7 +176,24 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
 def _end_soon(cluster: SlurmCluster, job_id: int, jobs: Jobs) -> None:
     """Bring the end time of a job forward once it runs."""
     cluster.wait_for([job_id], {"RUNNING"})
-    cluster.run("scontrol", "update", f"JobId={job_id}", "EndTime=now+5", user=jobs.user)
+    end_in(cluster, job_id, 5, jobs)
+
+
+def end_in(cluster: SlurmCluster, job_id: int, seconds: int, jobs: Jobs) -> None:
+    """Let a job reach its time limit in some seconds.
+
+    On a busy machine, that time may be over when slurmctld gets the request: it then refuses it.
+    """
+    update = ("scontrol", "update", f"JobId={job_id}", f"EndTime=now+{seconds}")
+    wait_until(
+        lambda: cluster.run(*update, user=jobs.user, check=False),
+        lambda answer: answer.exit_code == 0,
+        what=f"slurmctld of {cluster.name} to change the end of job {job_id}",
+        timeout=120,
+        give_up=lambda answer: (
+            not any(words in answer.stderr for words in (_INVALID_TIME, *slurm.UNCERTAIN))
+        ),
+    )
 
 
 def mpi_plugins(plan: Plan, cluster: str) -> list[str]:
@@ -310,10 +330,13 @@ def constrained_jobs(
 
 
 @pytest.fixture(scope="session")
-def delayed_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[str, int]:
-    """A job on each cluster that may not start before `DELAY` seconds have passed."""
+def delayed_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[str, tuple[int, int]]:
+    """For each cluster, the time, and a job that may not start before `DELAY` seconds are over."""
     begin = f"--begin=now+{DELAY}"
-    return {name: jobs.submit_here(cluster, "true", begin) for name, cluster in clusters.items()}
+    return {
+        name: (int(cluster.run("date", "+%s").stdout), jobs.submit_here(cluster, "true", begin))
+        for name, cluster in clusters.items()
+    }
 
 
 @pytest.fixture(scope="session")
@@ -321,19 +344,26 @@ def warned_jobs(clusters: dict[str, SlurmCluster], jobs: Jobs) -> dict[tuple[str
     """For each cluster, a job whose script gets USR1 before its time limit, one whose step does.
 
     slurmctld sends the signal 60 to 90 s before the limit, when it next looks for jobs that exceed
-    theirs: send_job_warn_signal() in job_mgr.c.
+    theirs: send_job_warn_signal() in job_mgr.c. The limit comes closer once both can take it.
     """
-    task = "trap 'echo note.task=USR1 >> \"$trace\"; exit 0' USR1; while :; do sleep 1; done"
+    task = (
+        "trap 'echo note.task=USR1 >> \"$trace\"; exit 0' USR1;"
+        ' echo note.ready=1 >> "$trace"; while :; do sleep 1; done'
+    )
     script = f"""export trace
 trap 'echo note.script=USR1 >> "$trace"; exit 0' USR1
 srun sh -c {shlex.quote(task)} & wait"""
-    return {
+    ids = {
         (name, target): jobs.submit_here(
-            cluster, script, *small(jobs.plan, name, 2), "--time=2", f"--signal={prefix}USR1@60"
+            cluster, script, *small(jobs.plan, name, 2), f"--signal={prefix}USR1@60"
         )
         for name, cluster in clusters.items()
         for target, prefix in (("script", "B:"), ("task", ""))
     }
+    _wait_until_ready(jobs, [(name, job_id) for (name, _), job_id in ids.items()])
+    for (name, _), job_id in ids.items():
+        end_in(clusters[name], job_id, 60, jobs)
+    return ids
 
 
 @pytest.fixture(scope="session")
@@ -344,17 +374,21 @@ trap 'echo "note.term=$(date +%s.%N)" >> "$trace"' TERM
 echo note.ready=1 >> "$trace"
 while :; do echo "note.alive=$(date +%s.%N)" >> "$trace"; sleep 0.1; done"""
     ids = {name: jobs.submit_here(cluster, script) for name, cluster in clusters.items()}
-    keys = {job_key(name, job_id) for name, job_id in ids.items()}
+    _wait_until_ready(jobs, ids.items())
+    for name, job_id in ids.items():
+        end_in(clusters[name], job_id, 1, jobs)
+    return ids
+
+
+def _wait_until_ready(jobs: Jobs, ids: Iterable[tuple[str, int]]) -> None:
+    """Wait until jobs have noted in their traces that they are ready to be signalled."""
+    keys = {job_key(name, job_id) for name, job_id in ids}
     wait_until(
         lambda: keys - {trace.key for trace in jobs.traces() if "ready" in trace.notes},
         lambda left: not left,
         what="jobs to begin that then reach their time limit",
-        timeout=120,
+        timeout=180,
     )
-    for name, job_id in ids.items():
-        update = ("scontrol", "update", f"JobId={job_id}", "EndTime=now+1")
-        clusters[name].run(*update, user=jobs.user)
-    return ids
 
 
 @pytest.fixture(scope="session")

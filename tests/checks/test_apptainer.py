@@ -8,10 +8,15 @@ import pytest
 from conftest import SMALLEST_ROOT, Jobs, only
 
 from harness import releases
+from harness.cluster import slurm
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
+from harness.ssh import Ssh
 
 pytestmark = pytest.mark.needs("apptainer")
+
+# Seconds in which a job builds images, even on a busy machine.
+_PATIENCE = 400
 
 # Runs a script in an empty directory, and keeps the image that it builds.
 _IN_DIRECTORY = """
@@ -82,12 +87,12 @@ class Node:
 
 
 @pytest.fixture
-def node(clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs) -> Node:
+def node(ssh: Ssh, plan: Plan, users: list[str], jobs: Jobs) -> Node:
     """Return the first node with Apptainer."""
     names = [name for name, part in plan.scenario.clusters.items() if part.apptainer]
     for host in plan.hosts:
         if host.apptainer and host.cluster in names and host.nodes:
-            cluster = clusters[host.cluster]
+            cluster = slurm.clusters(ssh, plan, _PATIENCE)[host.cluster]
             srun = (
                 "srun",
                 "--job-name=interactive",

@@ -252,13 +252,13 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
             partial(queue, clusters[name]),
             lambda seen: seen == expected,
             what=f"squeue --federation on {name} to list the jobs and their hosts {expected}",
-            timeout=30,
+            timeout=180,
         )
         wait_until(
             partial(node_list, clusters[name]),
             lambda seen: seen == nodes,
             what=f"sinfo --federation on {name} to list {nodes}",
-            timeout=30,
+            timeout=180,
         )
     if plan.scenario.accounting:
         recorded = wait_until(

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 import pytest
-from conftest import database_rows, everywhere, problems_on
+from conftest import READS_ALL_FILES, database_rows, everywhere, problems_on
 
 from harness import releases, render, run_secrets, slurm_options
 from harness.cluster import diagnosis, logs
@@ -355,7 +355,7 @@ def wrong_packages(ssh: Ssh, plan: Plan, tree: render.Tree, name: str) -> list[s
 def differences(ssh: Ssh, tree: render.Tree, name: str, script: str) -> list[str]:
     """Return what a script prints on a host, without lines that begin with a rendered file."""
     rendered = {file.path for file in tree[name]}
-    lines = ssh.run(name, ["sh", "-c", script]).stdout.splitlines()
+    lines = ssh.run(name, ["sh", "-c", script], timeout=READS_ALL_FILES).stdout.splitlines()
     return [f"{name}: {x}" for x in dict.fromkeys(lines) if x.split(" ")[0] not in rendered]
 
 

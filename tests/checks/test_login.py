@@ -85,7 +85,7 @@ def test_user_submits_from_a_login_host_and_gets_the_output(
             lambda at=at, read=read: ssh.run(at, read, user=jobs.user, check=False),
             lambda answer: answer.exit_code == 0,
             what=f"the output of job {job_id} in {jobs.user}'s home on {at}",
-            timeout=30,
+            timeout=120,
         )
         assert seen.stdout == f"submitted on {host} as {jobs.user}\n", f"{host}: {seen.stdout}"
 

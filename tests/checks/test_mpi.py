@@ -136,7 +136,7 @@ def test_hung_rank_is_killed_at_the_time_limit(
 ) -> None:
     """All ranks wait for a message. Once the job has ended, no host has any left."""
     for cluster, job_id in hung_ranks:
-        cluster.wait_for([job_id], {"TIMEOUT"})
+        cluster.wait_for([job_id], {"TIMEOUT"}, timeout=300)
 
     def left(host: str) -> list[str]:
         ids = ssh.run(host, ["pgrep", "--full", HUNG_RANK], check=False).stdout

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import (
+    READS_ALL_FILES,
     Jobs,
     current_reservations,
     everywhere,
@@ -359,7 +360,8 @@ find {shlex.join(directories)} -maxdepth 1 -type f -perm -002
 find /etc /usr -xdev '(' -type f -o -type d ')' -perm -002 ! -perm -1000
 find /run -xdev -type d -perm -002 ! -perm -1000
 """
-    return [*dict.fromkeys(ssh.run(name, ["sh", "-c", script], check=False).stdout.splitlines())]
+    answer = ssh.run(name, ["sh", "-c", script], check=False, timeout=READS_ALL_FILES)
+    return [*dict.fromkeys(answer.stdout.splitlines())]
 
 
 def _spool_directory(plan: Plan, name: str) -> str:
@@ -584,7 +586,7 @@ def test_every_slurmdbd_reaches_every_slurmctld(ssh: Ssh, plan: Plan) -> None:
 
     looks = [(look, host) for host in plan.with_daemon("slurmdbd")]
     # The kernel accepts a connection, however busy slurmctld is.
-    _wait_until_reached(looks, "every slurmdbd to reach every slurmctld", timeout=30)
+    _wait_until_reached(looks, "every slurmdbd to reach every slurmctld", timeout=120)
 
 
 @pytest.mark.needs("two_hosts")

@@ -259,7 +259,8 @@ def test_components_of_a_heterogeneous_job_start_together_each_on_its_node(
             if {record.node_list, ran := notes.get(str(group), "no node")} != {node}
         ]
         starts = [record.start for record in seen]
-        together = len(starts) == 2 and starts[0] == starts[1]
+        # slurmctld starts one after the other, each with its own time: _het_job_start_now().
+        together = len(starts) == 2 and abs((starts[0] or 0) - (starts[1] or 0)) <= CLOCKS
         return problems if together else [*problems, f"its components start at {starts}"]
 
     on_each(find, {name: clusters[name] for name in able})
@@ -303,14 +304,13 @@ def test_requeued_job_runs_again_with_its_id_unless_it_forbids_that(
 
 
 def test_job_does_not_start_before_its_begin_time(
-    clusters: Clusters, delayed_jobs: dict[str, int], jobs: Jobs
+    clusters: Clusters, delayed_jobs: dict[str, tuple[int, int]], jobs: Jobs
 ) -> None:
     def find(cluster: SlurmCluster) -> list[str]:
-        job_id = delayed_jobs[cluster.name]
+        since, job_id = delayed_jobs[cluster.name]
         cluster.wait_for([job_id], {"COMPLETED"})
-        submitted = cluster.times("--local")[job_id]["submit"] or 0
-        waited = traces_of(jobs, cluster, job_id)[0].start - submitted
-        text = f"a job with --begin=now+{DELAY} began {waited:.1f} s after it was submitted"
+        waited = traces_of(jobs, cluster, job_id)[0].start - since
+        text = f"a job with --begin=now+{DELAY} began {waited:.1f} s after sbatch started"
         return [] if waited >= DELAY - CLOCKS else [text]
 
     on_each(find, clusters)

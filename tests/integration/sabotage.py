@@ -22,10 +22,19 @@ JOB_TABLES = r"slurm_acct_db.aws_job_table slurm_acct_db.\`on-prem_job_table\`"
 CONF = "/etc/slurm/slurm.conf"
 TRACES = "/var/tmp/slurm-harness-traces"
 # slurmdbd listens once it has read its file.
-RESTART_SLURMDBD = (
-    "systemctl restart slurmdbd;"
-    " until bash -c '</dev/tcp/127.0.0.1/6819' 2>/dev/null; do sleep 0.1; done"
-)
+SLURMDBD_LISTENS = "until bash -c '</dev/tcp/127.0.0.1/6819' 2>/dev/null; do sleep 0.1; done"
+RESTART_SLURMDBD = f"systemctl restart slurmdbd; {SLURMDBD_LISTENS}"
+# A slurmctld that was just started may not answer commands for longer than they wait.
+UP = "until scontrol ping | grep -q 'is UP'; do sleep 0.1; done"
+# A busy member of a federation may answer later than scontrol waits. A new slurmctld that waits for
+# slurmdbd, while slurmdbd waits for it, is killed: docs/slurm-defects.md. Its successor has read
+# the file once it answers.
+RECONFIGURE = f"""
+timeout 120 sh -c 'until scontrol reconfigure; do sleep 1; done' || {{
+    systemctl kill --signal=KILL slurmctld
+    systemctl restart slurmctld
+    {UP}
+}}"""
 BUSY = {"ALLOCATED", "MIXED", "COMPLETING"}
 Step = tuple[str, str]  # host, shell script
 # Prefix of a step's host: the script runs in its network and may change its packet filter.
@@ -956,9 +965,9 @@ TWO_NODES_EXCHANGED = (
     (
         "sim",
         rf"sed -i.right 's/n\[1-4\]/n[1-3,5]/; s/n\[5-8\]/n[4,6-8]/' {TOPOLOGY_YAML};"
-        "systemctl restart slurmctld slurmd",
+        f"systemctl restart slurmctld slurmd; {UP}",
     ),
-    ("sim", f"mv {TOPOLOGY_YAML}.right {TOPOLOGY_YAML}; systemctl restart slurmctld slurmd"),
+    ("sim", f"mv {TOPOLOGY_YAML}.right {TOPOLOGY_YAML}; systemctl restart slurmctld slurmd; {UP}"),
 )
 TOPOLOGY = [
     *(
@@ -1026,10 +1035,9 @@ TOPOLOGY = [
         ("waits_for_the_switches",),
         (
             "sim",
-            f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF};"
-            " scontrol reconfigure",
+            f"sed -i.right '/^SchedulerParameters/s/$/,max_switch_wait=0/' {CONF};{RECONFIGURE}",
         ),
-        ("sim", f"mv {CONF}.right {CONF}; scontrol reconfigure"),
+        ("sim", f"mv {CONF}.right {CONF};{RECONFIGURE}"),
         "after only",
     ),
 ]
@@ -1319,8 +1327,8 @@ REST = [
     ),
     Sabotage(
         ("valid_token_is_refused",),
-        ("ctl", LATE[0]),
-        ("ctl", LATE[1]),
+        ("ctl", f"{LATE[0]}; {UP}"),
+        ("ctl", f"{LATE[1]}; {UP}"),
         "a token (expired a minute ago) is accepted by",
     ),
     Sabotage(
@@ -1389,8 +1397,8 @@ HYBRID = [
     ),
     at_shared(
         "until_the_operator_has_cut_again",
-        f"sed -i.right 's/State=DRAIN/State=UNKNOWN/' {CONF} && systemctl restart slurmctld",
-        f"mv {CONF}.right {CONF} && systemctl restart slurmctld",
+        f"sed -i.right 's/State=DRAIN/State=UNKNOWN/' {CONF}; systemctl restart slurmctld; {UP}",
+        f"mv {CONF}.right {CONF}; systemctl restart slurmctld; {UP}",
         "a job that needs what a pod has is RUNNING",
     ),
     at_shared(
@@ -1465,7 +1473,7 @@ MACHINE = [
     on_single("exceeds_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
     on_single(
         "reboots_on_request",
-        f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF} && scontrol reconfigure",
+        f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF};{RECONFIGURE}",
         # Cancel the reboot first, or it would happen now.
         "scontrol update NodeName=single State=RESUME;"
         f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/sbin/reboot, {CONF} &&"
@@ -1669,7 +1677,7 @@ def on_host(run: OpenRun, host: str, script: str) -> None:
         run.ssh.run(host, command, timeout=300)
         return
     code, output = (
-        docker.from_env()
+        docker.from_env(timeout=300)
         .containers.get(f"{run.directory.id}_gateway")
         .exec_run(["sh", "-c", script])
     )
@@ -1681,7 +1689,7 @@ def in_network(name: str, script: str) -> None:
 
     The container itself lacks this capability.
     """
-    client = docker.from_env()
+    client = docker.from_env(timeout=300)
     container = client.containers.get(name)
     client.containers.run(
         container.attrs["Config"]["Image"],
@@ -1699,7 +1707,7 @@ def among_mounts(name: str, script: str) -> None:
 
     The container itself lacks this capability.
     """
-    client = docker.from_env()
+    client = docker.from_env(timeout=300)
     container = client.containers.get(name)
     client.containers.run(
         container.attrs["Config"]["Image"],

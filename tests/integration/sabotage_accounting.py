@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, JOB_TABLES, Sabotage, at_once, trigger
+from sabotage import CONF, JOB_TABLES, UP, Sabotage, at_once, trigger
+
+# Other clusters reach a new slurmctld once slurmdbd knows where it is.
+RESTART_REGISTERED = (
+    f"systemctl restart slurmctld; {UP};"
+    " until sacctmgr -nP show cluster aws format=controlhost | grep -q .; do sleep 0.1; done"
+)
 
 AWS_JOBS = "slurm_acct_db.aws_job_table"
 STEP_TABLES = JOB_TABLES.replace("job_table", "step_table")
@@ -256,13 +262,13 @@ FEDERATION = [
         (
             "aws-ctl",
             f"sed -i s/^AccountingStorageEnforce=.*/AccountingStorageEnforce=associations/ {CONF};"
-            "systemctl restart slurmctld",
+            f"{RESTART_REGISTERED}",
         ),
         (
             "aws-ctl",
             "sed -i s/^AccountingStorageEnforce=.*/"
             f"AccountingStorageEnforce=associations,limits,qos/ {CONF};"
-            "systemctl restart slurmctld",
+            f"{RESTART_REGISTERED}",
         ),
         "QOSMaxJobsPerUserLimit",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, DBD_CONF, RESTART_SLURMDBD, Sabotage, at_once, on_single
+from sabotage import CONF, DBD_CONF, RECONFIGURE, RESTART_SLURMDBD, Sabotage, at_once, on_single
 
 STATE = "/var/lib/slurm/slurmctld"
 # A slurmdbd on standby does not listen, but logs a line. Once it has given control back, it ignores
@@ -19,15 +19,6 @@ different() { grep -c 'different slurm.conf' /var/log/slurm/slurmctld.log; }
 before=$(different)
 systemctl restart slurmd
 until [ "$(different)" -gt "$before" ]; do sleep 0.1; done"""
-# A busy member of a federation may answer later than scontrol waits. A new slurmctld that waits for
-# slurmdbd, while slurmdbd waits for it, is killed: docs/slurm-defects.md. Its successor has read
-# the file once it answers.
-RECONFIGURE = """
-timeout 30 sh -c 'until scontrol reconfigure; do sleep 1; done' || {
-    systemctl kill --signal=KILL slurmctld
-    systemctl restart slurmctld
-    until scontrol ping | grep -q 'is UP'; do sleep 0.1; done
-}"""
 
 # A slurmdbd that has read the name of a database of its own, a copy of the right one.
 OWN_DATABASE = f"""set -e

@@ -7,7 +7,9 @@ from sabotage import (
     FAKETIME,
     MOUNTS_OF,
     NETWORK_OF,
+    SLURMDBD_LISTENS,
     TO_SRUN,
+    UP,
     Sabotage,
     at_once,
     drop_in,
@@ -212,7 +214,7 @@ SINGLE_NODE = [
             "started_without_an_error",
             f"systemctl stop slurmctld && mv {STATE} /root/state"
             f" && install -d -o slurm -g slurm -m 0700 {STATE} && systemctl start slurmctld"
-            " && until scontrol ping | grep -q 'is UP'; do sleep 0.1; done",
+            f" && {UP}",
             f"systemctl stop slurmctld && rm -r {STATE} && mv /root/state {STATE}"
             " && systemctl start slurmctld",
             "single: slurmctld started without the jobs of its cluster",
@@ -536,7 +538,7 @@ FEDERATION = [
         on_host(
             "time_of_its_host",
             "accounting",
-            *late("slurmdbd"),
+            *(f"{script}; {SLURMDBD_LISTENS}" for script in late("slurmdbd")),
             "accounting: the clock of slurmdbd is -9",
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sabotage import CONF, Sabotage, at_once, drop_in, wrapper
+from sabotage import CONF, UP, Sabotage, at_once, drop_in, wrapper
 from sabotage_configuration import RECONFIGURE, held_back
 from sabotage_hosts import on_host
 
@@ -72,7 +72,7 @@ MONITORING = [
             SCRAPES,
             "ctl-b",
             "systemctl stop slurmctld",
-            "systemctl start slurmctld; until scontrol ping | grep -q 'is UP'; do sleep 0.1; done",
+            f"systemctl start slurmctld; {UP}",
             'http://ctl-b:6817/metrics/nodes is down: Get "http://ctl-b:6817/metrics/nodes":'
             " dial tcp",
         ),

@@ -435,7 +435,12 @@ def test_host_that_could_not_be_suspended_is_named(
             "c1 runs, but slurmctld has powered it down: harness exec ctl --"
             " /usr/local/sbin/slurm-suspend c1"
         )
-        assert note in harness("status").stdout
+        wait_until(
+            lambda: harness("status").stdout,
+            lambda shown: note in shown,
+            what="`harness status` to say what to do",
+            timeout=PATIENCE,
+        )
     # The API, which now continues, may still do it; a second request does no harm.
     failing.ssh.run("ctl", ["/usr/local/sbin/slurm-suspend", "c1"])
     wait_until(

@@ -73,7 +73,10 @@ find etc home usr/local var/lib/slurm* -type f ! -name '*-' -exec sha256sum {} +
 systemctl show --property=Id,ActiveState,UnitFileState \
     munge mariadb slurmdbd slurmctld slurmd slurmrestd
 ls /var/lib/mysql | grep slurm
-[ ! -e /etc/slurm/slurm.conf ] || scontrol show partition | grep PartitionName
+[ ! -e /etc/slurm/slurm.conf ] || {
+    until scontrol ping | grep -q 'is UP'; do sleep 0.1; done
+    scontrol show partition | grep PartitionName
+}
 true
 """
 
@@ -146,7 +149,7 @@ def strangers(
         _, host_key = (owner.directory.path / "known_hosts").read_text().split(" ", 1)
         ports = dict.fromkeys(("boss", "worker"), "")
         for host in ports:
-            owner.ssh.run(host, ["sh", "-c", SETTLE], stdin=BEFORE)
+            owner.ssh.run(host, ["sh", "-c", SETTLE], stdin=BEFORE, timeout=300)
             config = subprocess.run(
                 ["ssh", "-G", "-F", owner.directory.ssh_config, host],
                 capture_output=True,

@@ -184,9 +184,12 @@ def test_jobs_survive_a_new_pod_of_slurmctld(cluster: Cluster) -> None:
     cluster.run("scancel", f"--user={USER}")
     wait_until(jobs, lambda seen: not seen, what=f"job {running} to end", timeout=300)
     for pod in cluster.slurmds.values():
-        processes = pod.run("slurmd", "ps", "-eo", "args")
-        assert "sleep 3601" not in processes
-        assert "defunct" not in processes
+        wait_until(
+            lambda pod=pod: pod.run("slurmd", "ps", "-eo", "args"),
+            lambda processes: "sleep 3601" not in processes and "defunct" not in processes,
+            what="nothing to be left of the job",
+            timeout=60,
+        )
     # In slurm.conf, nodes are drained until the operator has cut.
     cluster.wait_for_idle_nodes()
 

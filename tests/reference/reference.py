@@ -17,6 +17,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -217,9 +218,8 @@ def _lines_of(
     )
     try:
         container.put_archive("/", _tar({"questions.json": json.dumps(questions).encode()}))
-        # Not its log: an engine may stop following one if it reads a line that is not all there.
-        lines = _lines(client.api.attach(container.id, stdout=True, stderr=False, stream=True))
         container.start()
+        lines = _printed(container)
         for _ in questions:
             line = next(lines, None)
             if line is None:
@@ -231,6 +231,21 @@ def _lines_of(
             )
     finally:
         container.remove(force=True)
+
+
+def _printed(container: Container) -> Iterator[bytes]:
+    """Yield the lines that a container prints until it ends.
+
+    An engine may stop following a log before that, if it reads a line that is not all there yet.
+    """
+    seen, running = 0, True
+    while running:
+        container.reload()
+        running = container.status == "running"
+        log = container.logs(stream=True, follow=True, stderr=False)
+        for line in islice(_lines(log), seen, None):
+            seen += 1
+            yield line
 
 
 def _end_of(container: Container, release: str) -> str:
