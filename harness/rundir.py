@@ -85,7 +85,7 @@ class RunDir:
             ) from error
         if reason:
             raise UsageError(
-                f"refusing to open {path}, because its files can run commands: {reason}",
+                f"refusing to open a run whose files can run commands: {reason}",
                 hint="only its owner can open a run; if all files in it are yours: "
                 f"chmod -R go-w {self.path}",
             )

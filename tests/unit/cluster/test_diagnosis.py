@@ -95,7 +95,7 @@ def test_what_a_host_printed_before_it_hung_is_shown() -> None:
     single = plan.make_plan("single-node", scenario.load(SCENARIO), FakeProvider.capabilities)
     report = diagnosis.of_failure(Hangs(squeue="", node="", reservation=""), single, 0)
     causes = ["single: munge is stopped by a signal"]
-    assert report == [*causes, "single: no answer in 15 s"]
+    assert report == [*causes, "single: no answer in 45 s"]
     assert diagnosis.with_causes_first("timed out", report).splitlines()[:2] == [
         *causes,
         "timed out",

@@ -165,7 +165,7 @@ def test_run_directory_is_private(tmp_path: Path, as_other_user: Callable[[], No
     else:
         as_other_user()
     assert (rundir.all_runs(tmp_path), rundir.unreadable(tmp_path)) == ([], {})
-    with pytest.raises(UsageError, match=r"its files run commands, but .* belongs to "):
+    with pytest.raises(UsageError, match=r"whose files can run commands: .* belongs to "):
         RunDir(run.path)
 
 
