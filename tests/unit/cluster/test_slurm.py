@@ -9,7 +9,7 @@ import pytest
 import golden
 from harness.cluster import node_state, slurm
 from harness.cluster.slurm import Record, Reservation, Sibling, SlurmCluster
-from harness.errors import CannotVerify, CommandFailed, WaitTimeout
+from harness.errors import CannotVerify, CommandFailed, LateAnswer, WaitTimeout
 from harness.ssh import Result, Ssh
 
 # As Slurm 24.11 prints them.
@@ -161,8 +161,10 @@ class LocalSsh(Ssh):
     def run(self, host: str, command: Any, *, stdin: str = "", **_: Any) -> Result:
         path = {"PATH": f"{self.programs}:/usr/bin:/bin"}
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, check=True, env=path
+            command, input=stdin, capture_output=True, text=True, check=False, env=path
         )
+        if done.returncode:
+            raise CommandFailed(host, " ".join(command), done.returncode, done.stdout, done.stderr)
         return Result(0, done.stdout, done.stderr)
 
 
@@ -187,7 +189,7 @@ def test_one_script_is_submitted_with_several_sets_of_options(tmp_path: Path) ->
 
 def test_submission_that_fails_ends_the_others(tmp_path: Path) -> None:
     cluster = cluster_with(tmp_path, "sbatch", f"echo x >> {tmp_path}/seen; exit 1")
-    with pytest.raises(subprocess.CalledProcessError):
+    with pytest.raises(CommandFailed):
         cluster.submit_each("#!/bin/sh\n", [[], []], "alice")
     assert (tmp_path / "seen").read_text() == "x\n"
 
@@ -202,6 +204,29 @@ def test_array_has_ended_when_all_its_tasks_have(tmp_path: Path) -> None:
         fi"""
     ended = cluster_with(tmp_path, "squeue", squeue).wait_for([8], {"COMPLETED"}, timeout=5)
     assert {job.job_id for job in ended} == {8, 9}
+
+
+LATE = "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1"
+
+
+def test_wait_goes_on_after_an_answer_that_was_late(tmp_path: Path) -> None:
+    squeue = f"""
+        echo >> {tmp_path}/looks
+        [ $(wc -l < {tmp_path}/looks) -gt 1 ] || {{ {LATE}; }}
+        echo "8|COMPLETED|n1|alice|None|8||j"""
+    ended = cluster_with(tmp_path, "squeue", f'{squeue}"').wait_for([8], timeout=5)
+    assert [job.job_id for job in ended] == [8]
+
+
+def test_wait_shows_that_no_answer_came_in_time(tmp_path: Path) -> None:
+    with pytest.raises(WaitTimeout, match=r"last state: .*Socket timed out on send/recv operation"):
+        cluster_with(tmp_path, "squeue", LATE).wait_for([8], timeout=0)
+
+
+def test_submission_without_an_answer_in_time_may_have_succeeded(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        cluster_with(tmp_path, "sbatch", LATE).run("sbatch", "script")
+    assert not isinstance(caught.value, LateAnswer)
 
 
 def test_states_of_many_jobs_are_counted(tmp_path: Path) -> None:
