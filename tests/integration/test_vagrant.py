@@ -112,7 +112,7 @@ def test_sessions_belong_to_jobs_and_jobs_wait_for_a_file_server_that_is_gone(
         for sabotage in LOGIN_MACHINES:
             break_and_verify(run, sabotage)
         (cluster,) = slurm.clusters(run.ssh, run.plan).values()
-        script = "sleep 5; echo done"
+        script = "#!/bin/sh\nsleep 5; echo done\n"
         with faults.injected(run, Fault("block-port", "ctl", NFS_PORT)):
             job_id = cluster.submit(script, "--output=/home/alice/%j", user="alice")
             cluster.wait_for([job_id], {"RUNNING"})
