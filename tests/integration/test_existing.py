@@ -73,7 +73,7 @@ find etc home usr/local var/lib/slurm* -type f ! -name '*-' -exec sha256sum {} +
 systemctl show --property=Id,ActiveState,UnitFileState \
     munge mariadb slurmdbd slurmctld slurmd slurmrestd
 ls /var/lib/mysql | grep slurm
-[ ! -e /etc/slurm/slurm.conf ] || {
+! systemctl is-active --quiet slurmctld || {
     until scontrol ping | grep -q 'is UP'; do sleep 0.1; done
     scontrol show partition | grep PartitionName
 }
