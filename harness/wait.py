@@ -36,9 +36,9 @@ def wait_until(
 
     Pauses for at least `interval` seconds between two calls. `what` completes "waiting for ...";
     `show` describes a state. Errors in `ignore`, and an answer of Slurm that is late because a
-    daemon is busy, count as a state that is not `done`. Raises
-    WaitTimeout with the last state after `timeout` seconds, or as soon as `give_up` holds, which
-    means that the wait can no longer succeed. A long wait is logged with its last state.
+    daemon is busy, count as a state that is not `done`. Raises WaitTimeout with the last state
+    after `timeout` seconds, or as soon as `give_up` holds, which means that the wait can no longer
+    succeed. A long wait is logged with its last state.
     """
     ignored: tuple[type[Exception], ...] = (LateAnswer, *ignore)
     started = last_logged = time.monotonic()

@@ -22,8 +22,8 @@ from harness.plan import Host, Plan
 from harness.slurmconf import drift
 from harness.ssh import Ssh
 
-# Seconds in which a cluster or host, and slurmctld for a node, must answer: few, because they may
-# be down.
+# Seconds in which a cluster or host, and slurmctld for a node, must answer: not many, because they
+# may be down.
 _PATIENCE, _PING = 45, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.

@@ -86,7 +86,7 @@ def plan_change(
     """
     if shared := plan.scenario.shared_clusters():
         raise UsageError(
-            f"changes of clusters that share nodes with Kubernetes cannot be rehearsed: "
+            "changes of clusters that share nodes with Kubernetes cannot be rehearsed: "
             f"{', '.join(shared)}; no operator runs during a rehearsal"
         )
     tree = render(plan)

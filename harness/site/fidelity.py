@@ -40,7 +40,7 @@ class Replaced:
 
     def __str__(self) -> str:
         file = "" if self.file == "slurm.conf" else self.file
-        value = ",".join(self.value) if isinstance(self.value, list) else self.value
+        value = ",".join(map(str, self.value)) if isinstance(self.value, list) else self.value
         option = f"{self.option}={value}" if self.option else ""
         return f"{': '.join(filter(None, [file, option]))}: {self.why}"
 

@@ -140,9 +140,10 @@ def _import(
         shown = ",".join(submit)
         why = "a Lua script of the site may refuse jobs without these options"
         script_notes.append(f"added: checks.submit={shown}: {why}")
+    script_entries = [*fidelity.scripts(script_notes)]
     compared = [
-        *_compare(directory, release, copy, [*replaced, *_left_out_with_scripts(script_notes)]),
-        *fidelity.scripts(script_notes),
+        *_compare(directory, release, copy, [*replaced, *_left_out_with_scripts(script_entries)]),
+        *script_entries,
         *fidelity.objects(_objects(data), _objects(copy), left_out, emulated),
     ]
     notes = [
@@ -154,11 +155,12 @@ def _import(
     return Imported(copy, notes, compared)
 
 
-def _left_out_with_scripts(notes: Iterable[str]) -> Iterator[fidelity.Replaced]:
+def _left_out_with_scripts(entries: Iterable[fidelity.Entry]) -> Iterator[fidelity.Replaced]:
     """Yield the options that a copy lacks because it lacks their scripts."""
-    for note in notes:
-        if match := re.match(r"left out: (\w+)=([^:]*): ", note):
-            yield fidelity.Replaced("slurm.conf", match[1], match[2], note[match.end() :])
+    for entry in entries:
+        option, is_option, value = entry.name.partition("=")
+        if entry.state == fidelity.LEFT_OUT and is_option:
+            yield fidelity.Replaced("slurm.conf", option, value, entry.why)
 
 
 def _options_of_jobs(copy: Mapping[str, Any], site_scripts: scripts.SiteScripts) -> list[str]:

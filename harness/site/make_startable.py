@@ -99,19 +99,14 @@ def _remove_problems(data: Data, problems: Collection[Problem]) -> list[Replaced
         value = container[path[-1]]
         if path[-2] == "nodes":
             value = value["name"]
+        shown = "" if isinstance(value, dict) else value
         # An entry of a list is named after the list.
         name = next(key for key in reversed(path) if isinstance(key, str))
         if name == "nodes":
             name = "NodeName"
-        removed.append(Replaced("slurm.conf", name, _shown(value), paths[path]))
+        removed.append(Replaced("slurm.conf", name, shown, paths[path]))
         del container[path[-1]]
     return removed
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "" if isinstance(value, dict) else str(value)
 
 
 def _path(data: Data, where: str) -> tuple[Any, ...]:

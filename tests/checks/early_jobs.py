@@ -176,10 +176,10 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
 def _end_soon(cluster: SlurmCluster, job_id: int, jobs: Jobs) -> None:
     """Bring the end time of a job forward once it runs."""
     cluster.wait_for([job_id], {"RUNNING"})
-    end_in(cluster, job_id, 5, jobs)
+    _end_in(cluster, job_id, 5, jobs)
 
 
-def end_in(cluster: SlurmCluster, job_id: int, seconds: int, jobs: Jobs) -> None:
+def _end_in(cluster: SlurmCluster, job_id: int, seconds: int, jobs: Jobs) -> None:
     """Let a job reach its time limit in some seconds.
 
     On a busy machine, that time may be over when slurmctld gets the request: it then refuses it.
@@ -362,7 +362,7 @@ srun sh -c {shlex.quote(task)} & wait"""
     }
     _wait_until_ready(jobs, [(name, job_id) for (name, _), job_id in ids.items()])
     for (name, _), job_id in ids.items():
-        end_in(clusters[name], job_id, 60, jobs)
+        _end_in(clusters[name], job_id, 60, jobs)
     return ids
 
 
@@ -376,7 +376,7 @@ while :; do echo "note.alive=$(date +%s.%N)" >> "$trace"; sleep 0.1; done"""
     ids = {name: jobs.submit_here(cluster, script) for name, cluster in clusters.items()}
     _wait_until_ready(jobs, ids.items())
     for name, job_id in ids.items():
-        end_in(clusters[name], job_id, 1, jobs)
+        _end_in(clusters[name], job_id, 1, jobs)
     return ids
 
 

@@ -19,6 +19,7 @@ from harness.open_run import OpenRun
 from harness.providers import CanPause, ability, images
 from harness.providers.existing import host_side
 from harness.wait import wait_until
+from sabotage import UP
 from support import Done, Harness, command
 
 # The containers stand in for existing machines, so they use cgroups as those do.
@@ -66,17 +67,17 @@ if [ "$(hostname)" = boss ]; then
 fi
 """
 # Everything that a run may touch: files with owners, modes and contents, users, units, databases.
-PICTURE = """
+PICTURE = f"""
 cd / && find etc home usr/local var/lib/slurm* var/log/slurm* var/tmp var/spool ! -path '*/.ssh*' \
     ! -path 'var/spool/before*' ! -name '*-' ! -name .pwd.lock -printf '%p %y %u %g %m %l\\n' | sort
-find etc home usr/local var/lib/slurm* -type f ! -name '*-' -exec sha256sum {} + | sort
+find etc home usr/local var/lib/slurm* -type f ! -name '*-' -exec sha256sum {{}} + | sort
 systemctl show --property=Id,ActiveState,UnitFileState \
     munge mariadb slurmdbd slurmctld slurmd slurmrestd
 ls /var/lib/mysql | grep slurm
-! systemctl is-active --quiet slurmctld || {
-    until scontrol ping | grep -q 'is UP'; do sleep 0.1; done
+! systemctl is-active --quiet slurmctld || {{
+    {UP}
     scontrol show partition | grep PartitionName
-}
+}}
 true
 """
 

@@ -517,8 +517,8 @@ def _shared(plan: Plan, host: Host, subnet: IPv4Network) -> Iterator[images.Entr
     if mounts:
         yield images.Entry("/etc/fstab", mounts.encode())
     if mounted:
-        # Whoever can log in finds the directories. With fstab's own x-systemd.required-by= they
-        # would be mounted before the network is up: systemd.mount(5).
+        # SSH answers only after the directories are mounted. An x-systemd.required-by= in fstab
+        # would mount them before the network is up: systemd.mount(5).
         after = b"[Unit]\nWants=remote-fs.target\nAfter=remote-fs.target\n"
         yield images.Entry("/etc/systemd/system/ssh.service.d/shared.conf", after)
         needs = f"[Unit]\nRequiresMountsFor={' '.join(mounted)}\n"
