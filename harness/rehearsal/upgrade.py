@@ -633,9 +633,22 @@ def _continue(run: OpenRun, step: Step, hosts: Iterable[str]) -> None:
         for host in _with_daemon(run, step, daemon):
             with suppress(HarnessError):
                 run.ssh.run(host, ["systemctl", "start", daemon], timeout=_PATIENCE)
+                _wait_for_slurmdbd(run)
     for cluster, nodes in _nodes_of(run, step):
         with suppress(HarnessError):
             _set_state(cluster, nodes, "RESUME")
+
+
+def _wait_for_slurmdbd(run: OpenRun) -> None:
+    """Wait until slurmdbd answers: systemd takes it for started before it listens."""
+    if run.plan.scenario.accounting:
+        cluster = next(iter(slurm.clusters(run.ssh, run.plan).values()))
+        wait_until(
+            lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster", check=False).exit_code,
+            lambda code: code == 0,
+            what="slurmdbd to answer",
+            timeout=_PATIENCE,
+        )
 
 
 def _unfinished(run: OpenRun, step: Step) -> set[int]:
