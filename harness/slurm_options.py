@@ -310,6 +310,22 @@ def port_of(conf: Mapping[str, Value], daemon: str) -> str:
     return str(get(conf, _PORT_OPTIONS[daemon]) or releases.DEFAULT_PORTS[daemon])
 
 
+def propagates(conf: Mapping[str, Value], limit: str) -> bool:
+    """Return whether tasks get a limit, such as "CORE", from the shell that submits the job.
+
+    slurm.conf(5): PropagateResourceLimits, PropagateResourceLimitsExcept.
+
+    >>> propagates({}, "CORE"), propagates({"PropagateResourceLimits": "NONE"}, "CORE")
+    (True, False)
+    >>> propagates({"PropagateResourceLimitsExcept": "MEMLOCK,CORE"}, "CORE")
+    False
+    """
+    named = str(get(conf, "PropagateResourceLimits") or "ALL").upper()
+    excepted = str(get(conf, "PropagateResourceLimitsExcept") or "").upper()
+    listed = not {limit, "ALL"}.isdisjoint((excepted or named).split(","))
+    return listed != bool(excepted)
+
+
 def ports(value: str) -> range:
     """Return the ports that an option such as SlurmctldPort names.
 

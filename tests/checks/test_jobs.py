@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shlex
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from conftest import Jobs, Powering, everywhere, only, reserved_nodes, slurm_conf
@@ -21,6 +25,30 @@ from harness.verify import job_trace
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("users")
+
+# A task whose child crashes in an empty directory. Prints the task's limits of core files, and the
+# owner and the mode of each file that the child has left.
+_CRASH = """
+import json, os, resource, signal, tempfile
+with tempfile.TemporaryDirectory() as directory:
+    os.chdir(directory)
+    child = os.fork()
+    if not child:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    os.waitpid(child, 0)
+    files = [os.stat(name) for name in os.listdir()]
+soft, hard = (
+    "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
+    for limit in resource.getrlimit(resource.RLIMIT_CORE)
+)
+print(json.dumps({
+    "node": os.environ["SLURMD_NODENAME"],
+    "soft": soft,
+    "hard": hard,
+    "pattern": open("/proc/sys/kernel/core_pattern").read().strip(),
+    "files": [[file.st_uid, oct(file.st_mode & 0o7777)] for file in files],
+}))
+"""
 
 
 @pytest.fixture(params=["srun", "salloc"])
@@ -202,6 +230,60 @@ def test_job_gets_the_variables_that_its_user_exports(
     """For such a job, slurmd runs a login shell of the user to get the environment."""
     for name, cluster in clusters.items():
         cluster.wait_for([exporting_jobs[name]], {"COMPLETED"})
+
+
+def test_task_that_crashes_leaves_a_core_file_only_if_its_user_wants_one(
+    clusters: dict[str, SlurmCluster], plan: Plan, users: list[str], jobs: Jobs
+) -> None:
+    """Users say so with the limit of the shell in which they submit."""
+    uid = plan.scenario.users[users[0]].uid
+
+    def look(name: str) -> list[str]:
+        cluster = clusters[name]
+        options = (*only(cluster, plan), *jobs.access_options(cluster))
+        task = shlex.join(["srun", *options, "python3", "-c", _CRASH])
+        script = f"""hard=$(prlimit --core --output=HARD --noheadings | tr -d ' ')
+            for wanted in $hard 0; do
+                echo $wanted
+                prlimit --core=$wanted: {task}
+            done"""
+        answer = cluster.run("sh", "-ec", script, user=users[0]).stdout.splitlines()
+        return [
+            f"{name}: {problem}"
+            for wanted, crash in zip(answer[::2], answer[1::2], strict=True)
+            for problem in _wrong_crash(plan.slurm_conf(name), wanted, json.loads(crash), uid)
+        ]
+
+    wrong = [problem for problems in everywhere(look, clusters).values() for problem in problems]
+    assert not wrong, "; ".join(wrong)
+
+
+def _wrong_crash(
+    conf: Mapping[str, Any], wanted: str, crash: Mapping[str, Any], uid: int
+) -> Iterator[str]:
+    """Yield what is wrong after a task's child crashed, with the limit that its user wanted."""
+    node, soft, hard, files = (crash[name] for name in ("node", "soft", "hard", "files"))
+    # slurmstepd reduces a user's limit to its own hard one: _set_limit() in Slurm's ulimits.c.
+    if slurm_options.propagates(conf, "CORE") and soft != min(wanted, hard, key=_bytes):
+        yield (
+            f"the limit of core files of a task on {node} is {soft}, that of the shell which "
+            f"submitted it is {wanted}: PropagateResourceLimits has no effect"
+        )
+    # core(5): otherwise, a program or a directory of the node gets them.
+    if crash["pattern"].startswith(("|", "/")):
+        return
+    if bool(files) != (soft != "0"):
+        yield (
+            f"a task that crashed on {node} left {len(files)} core files, with a limit of {soft} "
+            f"bytes (core_pattern: {crash['pattern']})"
+        )
+    for owner, mode in files:
+        if (owner, mode) != (uid, "0o600"):
+            yield f"a core file on {node} belongs to uid {owner}, not {uid}, and has mode {mode}"
+
+
+def _bytes(limit: str) -> float:
+    return math.inf if limit == "unlimited" else float(limit)
 
 
 @pytest.mark.needs("two_users")

@@ -800,12 +800,9 @@ def _unpropagated_limits(
     conf: Mapping[str, Any], of_shell: Mapping[str, str], limits: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
     """Yield the soft limits of tasks that are not those of the shell that submitted them."""
-    named = str(slurm_options.get(conf, "PropagateResourceLimits") or "ALL").upper()
-    excepted = str(slurm_options.get(conf, "PropagateResourceLimitsExcept") or "").upper()
     for limit, word in _PROPAGATED.items():
-        listed = {word, "ALL"} & {*(excepted or named).split(",")}
         soft = of_shell[limit].split()[0]
-        for node, of_task in limits.items() if bool(listed) != bool(excepted) else ():
+        for node, of_task in limits.items() if slurm_options.propagates(conf, word) else ():
             actual, hard = of_task[limit].split()
             # slurmd cannot raise its own hard limit.
             possible = hard == "unlimited" or (soft.isdigit() and int(soft) <= int(hard))

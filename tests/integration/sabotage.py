@@ -228,6 +228,12 @@ SINGLE_NODE = [
         "FAILED on single (NonZeroExitCode)",
     ),
     on_single(
+        "core_file_only_if_its_user_wants_one",
+        f"echo PropagateResourceLimitsExcept=CORE >> {CONF} && systemctl restart slurmd",
+        f"sed -i '$d' {CONF} && systemctl restart slurmd",
+        "PropagateResourceLimits has no effect",
+    ),
+    on_single(
         "every_file",
         f"sed -i 's/ CPUs=[0-9]*/ CPUs=99/' {CONF} && systemctl restart slurmctld slurmd",
         f"sed -i 's/ CPUs=[0-9]*/ CPUs=2/' {CONF} && systemctl restart slurmctld slurmd",
