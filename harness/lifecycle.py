@@ -202,7 +202,7 @@ def deploy(run: OpenRun) -> None:
             raise CannotVerify(f"{error}\n{_why_not_ready(run)}".rstrip()) from error
 
 
-def wait_until_ready(run: OpenRun, plan: Plan | None = None, timeout: float = 180) -> None:
+def wait_until_ready(run: OpenRun, plan: Plan | None = None, timeout: float = 300) -> None:
     """Wait until the clusters accept jobs, and federations are connected; see cluster.slurm.
 
     They are those of another plan if a change has been applied.

@@ -19,7 +19,7 @@ from harness.providers import Provider
 from harness.rundir import RunDir
 
 # Seconds within which a cluster must answer.
-_PATIENCE = 5
+_PATIENCE = 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -478,7 +478,7 @@ def remove_control_directories(run_id: str, run: RunDir | None) -> None:
     for path in directories:
         with suppress(OSError):
             for socket in path.iterdir():
-                socket.unlink()
+                socket.unlink(missing_ok=True)  # ssh may remove its socket meanwhile
             path.rmdir()
 
 

@@ -61,7 +61,7 @@ def wait_until(
                 seconds = time.monotonic() - started
                 raise WaitTimeout(
                     f"waiting for {what} cannot succeed any more after {seconds:.1f} s; "
-                    f"last state: {state}"
+                    f"last state: {show(seen)}"
                 )
         ended = time.monotonic()
         if ended - started >= timeout:

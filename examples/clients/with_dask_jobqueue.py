@@ -5,9 +5,9 @@ from distributed import Client
 
 if __name__ == "__main__":
     with (
-        SLURMCluster(cores=1, memory="300MB", walltime="00:05:00") as cluster,
+        SLURMCluster(cores=1, memory="300MB", walltime="00:20:00", death_timeout=600) as cluster,
         Client(cluster) as client,
     ):
         cluster.scale(jobs=2)
-        client.wait_for_workers(2, timeout=180)
+        client.wait_for_workers(2, timeout=600)
         print(sum(client.gather(client.map(lambda number: number**2, range(10)))))

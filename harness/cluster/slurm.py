@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -54,6 +55,7 @@ _SECONDS_A_NODE = 0.2
 # see `Job.ours`.
 MARK = "slurm-harness"
 _SUBMIT = frozenset({"sbatch", "srun", "salloc"})
+_QUERY = frozenset({"squeue", "sinfo", "sacct", "sprio", "sshare", "sdiag", "sreport"})
 # Errors of sbatch after which slurmctld may have accepted the job nevertheless.
 UNCERTAIN = (
     "timed out",
@@ -271,9 +273,20 @@ class SlurmCluster:
     ) -> Result:
         """Run a command on the controller, as root or an ordinary user.
 
-        Submitted jobs are marked as the harness's. Raises LateAnswer if a daemon does not answer a
-        query in time: members of a federation block each other for that long (fed_mgr_job_lock()).
+        Submitted jobs are marked as the harness's. Raises LateAnswer if a daemon does not answer in
+        time: members of a federation block each other for that long (fed_mgr_job_lock()). Queries
+        are repeated before.
         """
+        is_query = command[0] in _QUERY or "show" in command
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return self._run(*command, user=user, stdin=stdin, check=check)
+            except LateAnswer:
+                if not is_query or time.monotonic() >= deadline:
+                    raise
+
+    def _run(self, *command: str, user: str | None, stdin: str, check: bool) -> Result:
         submits = command[0] in _SUBMIT
         if submits:
             command = (command[0], *self._submit_options, *command[1:])
@@ -869,7 +882,7 @@ def not_ready(plan: Plan, run: dict[str, SlurmCluster], *, idle: bool = False) -
 
 
 def connect_siblings(
-    plan: Plan, run: dict[str, SlurmCluster], say: Callable[[str], None], timeout: float = 30
+    plan: Plan, run: dict[str, SlurmCluster], say: Callable[[str], None], timeout: float = 90
 ) -> None:
     """Wait until the members of each federation are connected; restart one that never will be.
 
@@ -884,10 +897,10 @@ def connect_siblings(
             lambda missing: not missing,
             what="the members of federations to connect",
             timeout=timeout,
-            ignore=(CommandFailed,),
+            ignore=(CommandFailed, WaitTimeout),
         )
     except WaitTimeout:
-        with suppress(CommandFailed):
+        with suppress(CommandFailed, WaitTimeout):
             if missing := [*_unconnected(plan, run)]:
                 name, other = missing[0]
                 say(f"{name} lost its connection to {other} at the start: restarting its slurmctld")
@@ -915,7 +928,7 @@ def _is_ready(node: Node, *, static: bool, idle: bool) -> bool:
 
 
 def wait_until_ready(
-    plan: Plan, run: dict[str, SlurmCluster], timeout: float = 180, *, idle: bool = False
+    plan: Plan, run: dict[str, SlurmCluster], timeout: float = 300, *, idle: bool = False
 ) -> None:
     """Wait until every cluster accepts jobs on all its nodes; WaitTimeout says what is missing.
 

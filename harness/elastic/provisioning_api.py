@@ -48,7 +48,7 @@ _RETRY_EVERY, _POLL_EVERY = 1.0, 2.0
 # Seconds for which requests in progress may delay the shutdown.
 _PATIENCE = 5
 # Seconds that a host has to tell why slurmctld does not know it.
-_TELLS_WITHIN = 30
+_TELLS_WITHIN = 120
 # Prints which of the daemons "$@" have failed, with their last messages, and the last errors of a
 # slurmd that could not register.
 _WHY_UNKNOWN = """

@@ -170,6 +170,7 @@ def _follow(container: Container, origin: Origin, log: Path, say: Say) -> None:
         for step in _steps(_kept(container.logs(stream=True, follow=True), file)):
             show(step)
     code = container.wait()["StatusCode"]
+    log.write_bytes(container.logs())  # the engine may end the stream early
     if code != 0:
         last = "\n".join(log.read_text().splitlines()[-_LAST_LINES:])
         raise EngineError(

@@ -29,7 +29,7 @@ from harness.providers import Provider, image_reader
 from harness.rehearsal import invariants
 from harness.rehearsal.execution import rehearsing
 from harness.rehearsal.upgrade import drain, promises, steps_since, submit_meanwhile
-from harness.rehearsal.workload import PlannedJob, generate
+from harness.rehearsal.workload import PlannedJob, generate, requeues_itself
 from harness.render import render
 from harness.report import model
 from harness.report.assembly import Evaluation
@@ -226,12 +226,13 @@ def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
             _do_and_record(run, name, action)
         after = _jobs(clusters)
         for key, job in before.items():
-            if problem := harm(job, after.get(key)):
+            if job.name not in requeued and (problem := harm(job, after.get(key))):
                 harmed.append(f"{key[0]}: {problem}")
 
+    jobs = rehearsal.planned_jobs(run.plan)
     with rehearsing(run) as users, ThreadPoolExecutor(1) as administrator:
+        requeued = {users.name(job) for job in jobs if requeues_itself(job)}
         try:
-            jobs = rehearsal.planned_jobs(run.plan)
             submit_meanwhile(users, jobs, lambda: administrator.submit(apply))
         except BaseException:
             interrupted.set()  # the current step is finished first
@@ -250,7 +251,11 @@ def _waiting_forever(clusters: Mapping[str, SlurmCluster]) -> dict[tuple[str, in
 
     def look() -> dict[tuple[str, int], Job]:
         nonlocal last_progress
-        jobs = {key: job for key, job in _jobs(clusters).items() if job.state not in FINISHED}
+        try:
+            jobs = {key: job for key, job in _jobs(clusters).items() if job.state not in FINISHED}
+        except CommandFailed:  # what happens meanwhile is unknown
+            last_progress = time.monotonic()
+            raise
         pending = {key: job for key, job in jobs.items() if job.state == "PENDING"}
         if len(pending) < len(jobs) or any(job.reason == "BeginTime" for job in pending.values()):
             last_progress = time.monotonic()
@@ -424,9 +429,6 @@ class _Action:
                 self._systemctl("start", "slurmd")
             case "start slurmdbd":
                 self._systemctl("start", "slurmdbd")
-                # systemctl does not wait until it listens, and slurmctld would log errors.
-                for host in new.with_daemon("slurmdbd"):
-                    self._run_on(host.name, "sh", "-c", f"{SLURMDBD} wait_for_slurmdbd")
             case "all":
                 self._systemctl("stop", "slurmctld")
                 self._systemctl("restart", "slurmd")
@@ -446,10 +448,15 @@ class _Action:
                 self._run_command()
 
     def _systemctl(self, verb: str, daemon: str) -> None:
-        """Run `systemctl VERB DAEMON` on the hosts of the changed clusters, one by one."""
+        """Run `systemctl VERB DAEMON` on the hosts of the changed clusters, one by one.
+
+        systemctl does not wait until slurmdbd listens, and slurmctld would log errors.
+        """
         for host in self.rehearsal.new.with_daemon(daemon):
             if host.cluster is None or host.cluster in self.clusters:
                 self._run_on(host.name, "systemctl", verb, daemon)
+                if daemon == "slurmdbd" and verb != "stop":
+                    self._run_on(host.name, "sh", "-c", f"{SLURMDBD} wait_for_slurmdbd")
 
     def _run_command(self) -> None:
         """Run a command such as "restart UNIT" or "run systemd-sysusers"."""

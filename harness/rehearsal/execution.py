@@ -37,7 +37,9 @@ from harness.wait import wait_until
 _LIMIT = 600
 _LONGEST = 3600
 # Seconds in which accounting must record another end.
-_RECORDED = 60
+_RECORDED = 180
+# Deadline in seconds for each kind of evidence, if daemons answer late.
+_EVIDENCE = 180
 # Seconds in which slurmctld must be reconfigured and reconnected; a failed attempt may take 25 s.
 _RECONFIGURED = 300
 # States of TCP connections that one end has closed or not yet opened: ss(8).
@@ -67,6 +69,10 @@ class Users:
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8))
     answers: dict[int, Future[int | None]] = field(default_factory=dict)
 
+    def name(self, job: PlannedJob) -> str:
+        """Return the name with which a job is submitted."""
+        return f"{self.token}-{job.number}"
+
     def submit(self, job: PlannedJob) -> None:
         """Submit a job in the background."""
         earlier = self.answers.get(job.after) if job.after is not None else None
@@ -75,7 +81,7 @@ class Users:
             self.answers[job.number] = self.pool.submit(self._submit, job, earlier)
 
     def _submit(self, job: PlannedJob, earlier: Future[int | None] | None) -> int | None:
-        name = f"{self.token}-{job.number}"
+        name = self.name(job)
         options = [*job.options, f"--job-name={name}", "--output=/dev/null"]
         if earlier and (before := earlier.result()):
             options.append(f"--dependency=afterany:{before}")
@@ -400,7 +406,12 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
 
     def note(kind: str, where: str, look: Callable[..., Iterable[Any]], *options: str) -> None:
         try:
-            records = [*look(*options)]
+            records = wait_until(
+                lambda: [*look(*options)],
+                lambda _: True,
+                what=f"evidence of {where} ({kind})",
+                timeout=_EVIDENCE,
+            )
         except HarnessError as error:
             run.directory.event("no_evidence", of=kind, where=where, why=str(error))
             return

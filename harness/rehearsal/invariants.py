@@ -65,10 +65,7 @@ SYMPTOMS = {
 # What slurmctld logs again and again where it waits in vain for its siblings: it mixes answers up
 # if it has asked twice in a second (schedule() and fed_mgr.c).
 UNSYNCED = "federation siblings not synced yet"
-_PURGED = (
-    "known bug in Slurm: "
-    "slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
-)
+_PURGED = "slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
 _COMMIT_FAILED = (
     "the database was killed before slurmdbd had committed the rest, "
     "and slurmdbd ignores the failed commit"
@@ -594,7 +591,7 @@ def jobs_end_as_they_should(history: History) -> Iterator[Violation]:
                     f"ended {job.state}, should end {submission.ends}"
                 )
                 yield Violation(
-                    submission.name, f"{text}; {_PURGED}" if history.purged(job.job_id) else text
+                    submission.name, text, _PURGED if history.purged(job.job_id) else ""
                 )
 
 
@@ -957,7 +954,7 @@ def _noticed_late(history: History, trace: JobTrace, record: Record) -> str:
     """
     if trace.end is None or record.end is None or record.end <= trace.end + TOLERANCE:
         return ""
-    if history.unavailable(trace.cluster, trace.end, trace.end):
+    if history.unavailable(trace.cluster, trace.end, trace.end + TOLERANCE):
         return f"{trace.cluster}'s slurmctld was down, and noticed it late"
     if sibling := history.delayed_by(trace.cluster, trace.end, record.end):
         return (

@@ -29,6 +29,7 @@ from harness.cluster import node_state, slurm
 from harness.cluster.slurm import FINISHED, Node, SlurmCluster
 from harness.elastic import provisioning
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
+from harness.faults.database import SLURMDBD
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import SHARED_DIRECTORY, Host, Plan
@@ -633,22 +634,12 @@ def _continue(run: OpenRun, step: Step, hosts: Iterable[str]) -> None:
         for host in _with_daemon(run, step, daemon):
             with suppress(HarnessError):
                 run.ssh.run(host, ["systemctl", "start", daemon], timeout=_PATIENCE)
-                _wait_for_slurmdbd(run)
+                if daemon == "slurmdbd":  # systemctl does not wait until it listens
+                    wait = f"{SLURMDBD} wait_for_slurmdbd"
+                    run.ssh.run(host, ["sh", "-c", wait], timeout=_PATIENCE)
     for cluster, nodes in _nodes_of(run, step):
         with suppress(HarnessError):
             _set_state(cluster, nodes, "RESUME")
-
-
-def _wait_for_slurmdbd(run: OpenRun) -> None:
-    """Wait until slurmdbd answers: systemd takes it for started before it listens."""
-    if run.plan.scenario.accounting:
-        cluster = next(iter(slurm.clusters(run.ssh, run.plan).values()))
-        wait_until(
-            lambda: cluster.run("sacctmgr", "--noheader", "show", "cluster", check=False).exit_code,
-            lambda code: code == 0,
-            what="slurmdbd to answer",
-            timeout=_PATIENCE,
-        )
 
 
 def _unfinished(run: OpenRun, step: Step) -> set[int]:
@@ -731,11 +722,35 @@ def _power_cycle(run: OpenRun, plan: Plan, step: Step) -> None:
     for cluster, nodes in _nodes_of(run, step):
         names = [*{run.plan.host(name).provision: name for name in reversed(nodes)}.values()]
         _set_state(cluster, names, "POWER_UP")
-        _wait_for_states(cluster, names, node_state.has_come_up, "to be powered up")
-        for node in cluster.nodes():
-            if node.name in names and (problem := _problem(node, plan, step)):
-                raise ClusterError(problem)
+        _wait_until_each_came_up(cluster, names, plan, step)
         _keep_powered_down(cluster, names)
+
+
+def _wait_until_each_came_up(
+    cluster: SlurmCluster, names: Sequence[str], plan: Plan, step: Step
+) -> None:
+    """Wait until each node has been up: the first may be idle for SuspendTime before the last is.
+
+    Raises ClusterError if one fails the step.
+    """
+    missing = {*names}
+
+    def look() -> set[str]:
+        for node in cluster.nodes():
+            if node.name in missing and node_state.has_come_up(node.state):
+                if problem := _problem(node, plan, step):
+                    raise ClusterError(problem)
+                missing.remove(node.name)
+        return missing
+
+    wait_until(
+        look,
+        lambda missing: not missing,
+        what=f"{hostlist.fold(names)} to be powered up",
+        timeout=_PATIENCE,
+        show=lambda missing: f"{hostlist.fold(missing)} not yet",
+        ignore=(CommandFailed,),
+    )
 
 
 def _wait_for_states(
@@ -758,9 +773,17 @@ def _wait_for_states(
 def _set_state(
     cluster: SlurmCluster, nodes: Sequence[str], state: str, reason: str = _REASON
 ) -> None:
-    """Change the state of nodes; a node that drains needs a reason."""
-    names = f"NodeName={hostlist.fold(nodes)}"
-    cluster.run("scontrol", "update", names, f"State={state}", f"Reason={reason}")
+    """Change the state of nodes; a node that drains needs a reason.
+
+    Repeats a request that slurmctld, which may have just started, answers too late.
+    """
+    update = ("scontrol", "update", f"NodeName={hostlist.fold(nodes)}")
+    wait_until(
+        lambda: cluster.run(*update, f"State={state}", f"Reason={reason}"),
+        lambda _: True,
+        what=f"slurmctld of {cluster.name} to change the state of {hostlist.fold(nodes)}",
+        timeout=_PATIENCE,
+    )
 
 
 def _nodes_of(run: OpenRun, step: Step) -> Iterator[tuple[SlurmCluster, list[str]]]:

@@ -52,6 +52,11 @@ class _Kind:
     stays: bool = False
 
 
+def requeues_itself(job: PlannedJob) -> bool:
+    """Return whether a job is of the kind whose first run requeues it."""
+    return job.body == _REQUEUES_ITSELF
+
+
 def _short(chance: random.Random) -> str:
     return f"sleep {chance.choice([0, 0, 1, 1, 2, 4])}"
 

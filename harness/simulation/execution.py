@@ -17,7 +17,7 @@ from typing import Any
 
 from harness import interrupts, lifecycle, progress, slurm_options
 from harness.cluster import slurm
-from harness.errors import CannotVerify, CommandFailed, UsageError, WaitTimeout
+from harness.errors import CannotVerify, CommandFailed, HarnessError, UsageError, WaitTimeout
 from harness.open_run import OpenRun, Say
 from harness.parsing import hostlist
 from harness.plan import Host
@@ -38,6 +38,8 @@ _FOREVER = 1e9
 _LINE_EVERY = 5
 # Seconds in which a host must answer, even if it is busy.
 _ANSWERS_WITHIN = 300
+# Seconds in which slurmdbd must have taken the ends of all jobs.
+_RECORDED_WITHIN = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,6 +395,13 @@ def _gather(policy: Policy, repeat: int, facts: _DriverReport) -> Simulation:
     """Return the outcomes of all jobs from accounting, and keep what Slurm's commands printed."""
     run = policy.run
     cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]
+    with suppress(HarnessError):  # such as that of a slurmctld that has ended
+        wait_until(
+            cluster.waiting_for_slurmdbd,
+            lambda waiting: not waiting,
+            what="slurmdbd to take the ends of all jobs",
+            timeout=_RECORDED_WITHIN,
+        )
     printed = collect_results.query(cluster, facts.begin)
     directory = run.directory.path / "printed" / str(repeat)
     directory.mkdir(parents=True, exist_ok=True)

@@ -99,10 +99,10 @@ def load(run: OpenRun, data: SiteData) -> dict[str, User]:
     run.say(f"database: {data.database}")
     host, database = run.plan.with_daemon("mariadb")[0].name, _database(run.plan)
     sql = _sql(run.plan)
-    run.ssh.run(host, ["systemctl", "start", "mariadb"])
-    run.ssh.run(host, ["mariadb", "-e", f"CREATE DATABASE `{database}`"])
+    run.ssh.run(host, ["systemctl", "start", "mariadb"], timeout=PATIENCE)
+    run.ssh.run(host, ["mariadb", "-e", f"CREATE DATABASE `{database}`"], timeout=PATIENCE)
     run.ssh.feed(host, sql, _scrubbed(data.database))
-    emptied = run.ssh.run(host, sql, stdin=_EMPTY_COLUMNS).stdout
+    emptied = run.ssh.run(host, sql, stdin=_EMPTY_COLUMNS, timeout=PATIENCE).stdout
     run.ssh.run(host, sql, stdin=emptied, timeout=PATIENCE)
     clusters = {*run.plan.scenario.clusters} & _database_and_clusters(data.database)[1]
     rows = run.ssh.run(host, sql, stdin=_job_users_query(clusters), timeout=PATIENCE).stdout

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import docker
-from docker.errors import DockerException
+from docker.errors import APIError, DockerException
 
 from harness import releases
 from harness.providers import images
@@ -80,9 +80,22 @@ class Engines:
         self.client(first).swarm.init(advertise_addr=address)
         token = self.client(first).swarm.attrs["JoinTokens"]["Worker"]
         for number, name in enumerate(others, 2):
-            self.client(name).swarm.join(
-                [f"{address}:2377"], token, advertise_addr=self._address(number)
-            )
+            self._join(name, f"{address}:2377", token, self._address(number))
+
+    def _join(self, name: str, manager: str, token: str, address: str) -> None:
+        """Join an engine to the swarm, which goes on in the background after 20 s."""
+        client = self.client(name)
+        try:
+            client.swarm.join([manager], token, advertise_addr=address)
+        except APIError as error:
+            if "Timeout was reached" not in str(error):
+                raise
+        wait_until(
+            lambda: str(client.info()["Swarm"]["LocalNodeState"]),
+            lambda state: state == "active",
+            what=f"{name} to join the swarm",
+            timeout=300,
+        )
 
     def start(self, name: str) -> None:
         """Start an engine, and wait until it answers."""

@@ -20,7 +20,7 @@ clusters:
     options:
       SchedulerParameters: batch_sched_delay=0,sched_min_interval=0,sched_interval=2,requeue_delay=1
       MinJobAge: 3600
-      AuthInfo: cred_expire=6  # seconds that a requeued job waits at least
+      AuthInfo: cred_expire=15  # seconds that a requeued job waits at least
 accounting:
   host: ctl
   accounts: {{physics: {{}}, chemistry: {{}}}}

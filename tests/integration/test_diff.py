@@ -255,30 +255,30 @@ def cluster(
 def on_all(run: OpenRun, script: str) -> None:
     """Run a shell script on every host."""
     for host in run.plan.hosts:
-        run.ssh.run(host.name, ["sh", "-c", script])
+        run.ssh.run(host.name, ["sh", "-c", script], timeout=300)
 
 
 def take(run: OpenRun, need: str) -> None:
     """Perform an action that releases/needed_actions.toml names, until the slurmds serve."""
     if need == "reconfigure":
-        run.ssh.run("sim1", ["scontrol", "reconfigure"], check=False)
+        run.ssh.run("sim1", ["scontrol", "reconfigure"], check=False, timeout=300)
     elif need == "reload":
-        run.ssh.run("sim1", ["systemctl", "reload", "slurmdbd"])
+        run.ssh.run("sim1", ["systemctl", "reload", "slurmdbd"], timeout=300)
     elif need == "slurmdbd":
-        run.ssh.run("sim1", ["systemctl", "restart", "slurmdbd"])
+        run.ssh.run("sim1", ["systemctl", "restart", "slurmdbd"], timeout=300)
     elif need == "slurmd":
         on_all(run, "systemctl restart slurmd")
     elif need == "stop":
         on_all(run, "systemctl stop slurmctld slurmd")
         on_all(run, "systemctl start slurmd")
-        run.ssh.run("sim1", ["systemctl", "start", "slurmctld"])
+        run.ssh.run("sim1", ["systemctl", "start", "slurmctld"], timeout=300)
     elif need in {"all", "slurmctld", "state"}:
-        run.ssh.run("sim1", ["systemctl", "stop", "slurmctld"])
+        run.ssh.run("sim1", ["systemctl", "stop", "slurmctld"], timeout=300)
         if need == "all":
             on_all(run, "systemctl restart slurmd")
         if need == "state":
             run.ssh.run("sim1", ["rm", "/var/lib/slurm/slurmctld/clustername"])
-        run.ssh.run("sim1", ["systemctl", "start", "slurmctld"], check=False)
+        run.ssh.run("sim1", ["systemctl", "start", "slurmctld"], check=False, timeout=300)
     # A slurmd that reads its configuration later would read that of the next change.
     for host in run.plan.hosts:
         wait_until(
@@ -293,10 +293,13 @@ def seen(run: OpenRun, change: Commonest, timeout: float) -> bool:
     """Return whether a change takes effect within some seconds."""
     try:
         wait_until(
-            lambda: run.ssh.run("sim1", ["sh", "-c", change.probe], check=False).stdout,
+            lambda: (
+                run.ssh.run("sim1", ["sh", "-c", change.probe], check=False, timeout=180).stdout
+            ),
             lambda text: re.search(change.effect, text, re.M) is not None,
             what=f"{change} to take effect",
             timeout=timeout,
+            ignore=(WaitTimeout,),
         )
     except WaitTimeout:
         return False
@@ -387,12 +390,11 @@ def test_credentials_change_only_when_every_daemon_was_stopped(
         take(cluster, "slurmctld")
         code, text = wait_until(
             job,
-            lambda ended: ended[0] != 124 and "contact slurm controller" not in ended[1],
-            what="slurmctld to answer srun",
+            lambda ended: not ended[0] or "failed on node c1" in ended[1],
+            what="slurmctld to start the job",
             timeout=180,
         )
-        assert code, "slurmctld alone would have been enough"
-        assert "failed on node c1" in text, text
+        assert code, f"slurmctld alone would have been enough: {text}"
         take(cluster, "stop")
         wait_until(job, lambda ended: not ended[0], what="a job to run", timeout=180)
     finally:
@@ -404,6 +406,13 @@ def test_credentials_change_only_when_every_daemon_was_stopped(
 def test_most_common_changes_need_what_diff_says(
     cluster: OpenRun, harness: Harness, change: Commonest
 ) -> None:
+    # The previous test may have just restarted it, and a reconfiguration would get no answer.
+    wait_until(
+        lambda: cluster.ssh.run("sim1", ["scontrol", "ping"], check=False).stdout,
+        lambda text: "is UP" in text,
+        what="slurmctld to be up",
+        timeout=180,
+    )
     assert not seen(cluster, change, timeout=0), "the probe sees what is not there yet"
     run = slurm.clusters(cluster.ssh, cluster.plan)["one"]
     on_all(
@@ -470,12 +479,12 @@ def test_new_qos_needs_the_program_that_diff_names(
     new = tmp_path / "tree"
     assert harness("render", path, "-o", new).returncode == 0
     program = "/usr/local/sbin/slurm-accounting-objects"
-    cluster.ssh.run("sim1", ["sh", "-c", (new / "sim1" / program[1:]).read_text()])
+    cluster.ssh.run("sim1", ["sh", "-c", (new / "sim1" / program[1:]).read_text()], timeout=600)
     assert "fast" in qos()
 
     [(option, (need, command))] = needed(path, tree).items()
     assert (option, need) == ("qos fast removed", "sacctmgr")
-    cluster.ssh.run("sim1", ["sh", "-c", (tree / "sim1" / program[1:]).read_text()])
+    cluster.ssh.run("sim1", ["sh", "-c", (tree / "sim1" / program[1:]).read_text()], timeout=600)
     assert "fast" in qos(), "the program would have been enough"
     cluster.ssh.run("sim1", [*shlex.split(command), "--immediate"])
     assert "fast" not in qos()

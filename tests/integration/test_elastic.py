@@ -42,7 +42,7 @@ def test_nodes_may_power_themselves_down(harness: Harness, runs: Path, tmp_path:
     done = verified(harness, path, CHECKS, "--release", "26.05")
     assert done.returncode == 0, done.stdout + done.stderr
     of_run = {"label": f"harness.run={rundir.find(runs, path.stem).id}"}
-    assert not docker.from_env().volumes.list(filters=of_run)
+    assert not docker.from_env(timeout=300).volumes.list(filters=of_run)
     asked = [event for event in rundir.find(runs, "self").events() if event["kind"] == "power"]
     assert {event["action"] for event in asked} >= {"resume", "up"}
     assert not [event for event in asked if event["action"] == "suspend"], (

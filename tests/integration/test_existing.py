@@ -99,7 +99,7 @@ class Strangers:
         return self.harness(*self.words(verb, *more))
 
     def shell(self, host: str, script: str, stdin: str = "") -> str:
-        return self.owner.ssh.run(host, ["sh", "-c", script], stdin=stdin).stdout
+        return self.owner.ssh.run(host, ["sh", "-c", script], stdin=stdin, timeout=300).stdout
 
     def picture(self, *hosts: str) -> set[str]:
         """Return the state of the machines, or of some of them, as lines."""
@@ -113,7 +113,7 @@ class Strangers:
 @pytest.fixture(scope="module")
 def image() -> Iterator[str]:
     """A host with sudo and an ordinary user."""
-    client = docker.from_env()
+    client = docker.from_env(timeout=300)
     base = images.ensure(client, releases.get(releases.DEFAULT), print)
     built, _ = client.images.build(
         fileobj=io.BytesIO(IMAGE.format(base=base).encode()),

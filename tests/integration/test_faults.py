@@ -234,7 +234,7 @@ def test_full_disks_lose_no_job_and_no_record(harness: Harness, runs: Path, tmp_
             run.ssh.run("db", ["rm", "/var/lib/mysql/more"])
             jobs.append(submit("true"))
             cluster.wait_for(jobs, {"COMPLETED"})
-        run.ssh.run("ctl", ["systemctl", "restart", "slurmctld"])
+        run.ssh.run("ctl", ["systemctl", "restart", "slurmctld"], timeout=PATIENCE)
         wait_until(
             lambda: {
                 record.job_id: record.state

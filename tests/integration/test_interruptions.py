@@ -48,7 +48,7 @@ def harness(environment: dict[str, str]) -> Harness:
 @pytest.fixture
 def left(runs: Path) -> Left:
     """Return what this test's runs, and no others, have on the engine, and their sockets."""
-    engine = docker.from_env()
+    engine = docker.from_env(timeout=300)
 
     def listed() -> list[str]:
         there = rundir.all_runs(runs)
@@ -196,7 +196,7 @@ def test_down_cleans_up_after_a_killed_run_without_its_directory(
 @pytest.mark.alone
 @pytest.mark.skipif(os.geteuid() != 0, reason="other users' runs are for root to remove")
 def test_only_root_removes_runs_of_other_users_and_only_on_request(harness: Harness) -> None:
-    engine = docker.from_env()
+    engine = docker.from_env(timeout=300)
     labels = {"harness.run": "theirs-20261122T041700-d94c01", "harness.uid": "54321"}
     network = engine.networks.create("slurm-harness-test-theirs", labels=labels, internal=True)
     try:
@@ -229,7 +229,7 @@ def test_subnet_in_use_is_reported(left: Left, harness: Harness, tmp_path: Path)
     scenario = tmp_path / "taken.yml"
     scenario.write_text(SINGLE_NODE.read_text() + "\nsites: {here: {subnet: 10.213.0.0/24}}\n")
     pool = docker.types.IPAMConfig(pool_configs=[docker.types.IPAMPool(subnet="10.213.0.0/16")])
-    taken = docker.from_env().networks.create("slurm-harness-test-taken", ipam=pool)
+    taken = docker.from_env(timeout=300).networks.create("slurm-harness-test-taken", ipam=pool)
     try:
         done = harness("run", scenario)
     finally:

@@ -51,7 +51,7 @@ def test_users_of_jobs_have_dockers_default_rights(single_node: OpenRun) -> None
 def test_hosts_reach_no_service_of_the_machine(single_node: OpenRun) -> None:
     with socket.create_server(("", 0)) as service:
         port = service.getsockname()[1]
-        with closing(docker.from_env()) as client:
+        with closing(docker.from_env(timeout=300)) as client:
             container = client.containers.get(f"{single_node.directory.id}-single")
             (network,) = container.attrs["NetworkSettings"]["Networks"].values()
         with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as outward:
@@ -67,7 +67,7 @@ def test_hosts_reach_no_service_of_the_machine(single_node: OpenRun) -> None:
 
 @pytest.mark.core
 def test_machine_reaches_only_ssh_on_hosts(single_node: OpenRun) -> None:
-    with closing(docker.from_env()) as client:
+    with closing(docker.from_env(timeout=300)) as client:
         container = client.containers.get(f"{single_node.directory.id}-single")
         (network,) = container.attrs["NetworkSettings"]["Networks"].values()
     address = network["IPAddress"]
@@ -91,7 +91,7 @@ def test_machine_reaches_only_ssh_on_hosts(single_node: OpenRun) -> None:
 @pytest.fixture
 def wary_image() -> Iterator[str]:
     """An image whose slurmctld checks the privileges with which it runs."""
-    client = docker.from_env()
+    client = docker.from_env(timeout=300)
     base = images.ensure(client, releases.get(releases.DEFAULT), print)
     made_of = [
         images.Entry("Dockerfile", f"FROM {base}\nCOPY slurmctld /usr/sbin/slurmctld\n".encode()),
@@ -106,7 +106,7 @@ def wary_image() -> Iterator[str]:
 
 
 def test_image_is_probed_without_privileges(wary_image: str) -> None:
-    with closing(docker.from_env()) as client:
+    with closing(docker.from_env(timeout=300)) as client:
         assert images.origin_of(client, wary_image).release == "24.11"
 
 

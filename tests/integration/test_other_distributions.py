@@ -18,7 +18,7 @@ from support import SCENARIOS, Harness
 @pytest.fixture
 def without_dpkg() -> Iterator[str]:
     """An image that looks like one of an EL distribution, where the harness makes a difference."""
-    client = docker.from_env()
+    client = docker.from_env(timeout=300)
     text = f"""
         FROM {images.ensure(client, releases.get(releases.DEFAULT), print)}
         RUN printf 'ID=rocky\\nID_LIKE="rhel centos fedora"\\n' > /etc/os-release \\

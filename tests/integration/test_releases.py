@@ -105,7 +105,7 @@ def guests(cluster: SlurmCluster) -> tuple[str, ...]:
 @pytest.fixture
 def own_image() -> Iterator[str]:
     """An image that a user might build: daemons that start at boot, no entry point."""
-    client = docker.from_env()
+    client = docker.from_env(timeout=300)
     base = images.ensure(client, releases.get("26.05"), print)
     text = f"FROM {base}\nRUN systemctl enable slurmctld munge\nENTRYPOINT []\n"
     image, _ = client.images.build(

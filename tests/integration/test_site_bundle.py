@@ -303,9 +303,8 @@ def test_rehearsal_of_a_bundle_runs_the_sites_scripts(
         what="a health check",
         timeout=120,
     )
-    calls = succeed(
-        "exec", "--run", copy.stem, "copy1", "--", "journalctl", "--identifier=slurm-stand-in"
-    )
+    journal = ("sh", "-c", "journalctl --sync && journalctl --identifier=slurm-stand-in")
+    calls = succeed("exec", "--run", copy.stem, "copy1", "--", *journal)
     assert f"/usr/bin/gpu-check --job {number}" in calls
 
     refused_check = harness("verify", "--run", copy.stem, "--select", "batch_job")

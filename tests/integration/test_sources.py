@@ -26,7 +26,7 @@ clusters:
     controller: ctl
     nodes: [{name: n1, cpus: 4, memory: 1000}]
     options:
-      AuthInfo: cred_expire=6  # seconds that a requeued job waits at least
+      AuthInfo: cred_expire=15  # seconds that a requeued job waits at least
       MinJobAge: 3600
       SlurmdTimeout: 30  # see test_upgrade.py
 accounting:
@@ -54,7 +54,7 @@ def sources() -> Path:
 
 
 def fetch() -> Path:
-    client = docker.from_env()
+    client = docker.from_env(timeout=300)
     base = origins.base(f"debian:{releases.get(releases.DEFAULT).suite}")
     script = f"""
         cd /etc/apt && mirror=$(grep -rhoE 'https?://[^ ]+' sources.list sources.list.d | head -1)

@@ -95,7 +95,12 @@ def cluster(lived: OpenRun) -> Iterator[SlurmCluster]:
     """The cluster, and no job left on it afterwards."""
     cluster = slurm.clusters(lived.ssh, lived.plan)["lived"]
     yield cluster
-    cluster.run("scancel", "--user=alice")
+    wait_until(
+        lambda: cluster.run("scancel", "--user=alice"),
+        lambda _: True,
+        what="slurmctld to cancel alice's jobs",
+        timeout=180,
+    )
     slurm.wait_until_ready(lived.plan, {"lived": cluster}, idle=True)
 
 

@@ -198,7 +198,7 @@ def hostnames(release: str, hostlists: Iterable[str]) -> Iterator[tuple[str, ...
 
 def _answers(release: str, command: str, questions: list[Any]) -> Iterator[bytes]:
     """Yield the line that a reference container prints for each question."""
-    with closing(docker.from_env()) as client:
+    with closing(docker.from_env(timeout=300)) as client:
         yield from _lines_of(client, release, command, questions)
 
 

@@ -311,9 +311,9 @@ class DockerProvider:
         return Machine(host, "127.0.0.1", int(published[0]["HostPort"]))
 
     def stop(self, run_id: str, host: str) -> None:
-        """Shut down a container's systemd, within ten seconds."""
+        """Shut down a container's systemd, within a minute."""
         with engine_errors(f"cannot stop {host}"):
-            self._container(run_id, host)[1].stop(timeout=10)
+            self._container(run_id, host)[1].stop(timeout=60)
 
     def kill(self, run_id: str, host: str) -> None:
         """Kill a container."""

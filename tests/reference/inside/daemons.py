@@ -20,7 +20,7 @@ from inside.network import Network, split_host
 from inside.services import MariaDB, RigError, Slurmdbd, listens, start_munge, wait_until
 
 _PATIENCE = 90.0  # seconds in which a daemon starts or refuses
-_SETTLE = 0.3  # seconds for which all threads of a daemon sleep once they have read their options
+_SETTLE = 6  # looks at which all threads of a daemon sleep once they have read their options
 _SPINS = 3.0  # seconds of CPU time after which a thread that never sleeps is no longer waited for
 _LOG = Path("/var/log/reference/daemon.log")
 _PROBLEM = re.compile(r"^(?:\S+: )?(?:\[[^]]*\] )?((?:fatal|error|warning): .*)$", re.MULTILINE)
@@ -88,17 +88,12 @@ class Daemon:
         A thread that never sleeps (that of jobcomp/kafka with a poll_interval of 0) has, too, once
         it has used a lot of CPU time.
         """
-        awake, spins = time.monotonic(), self._cpu_time() + _SPINS
+        looks, spins = 0, self._cpu_time() + _SPINS
 
         def settled() -> bool:
-            nonlocal awake
-            if not self._sleeps():
-                awake = time.monotonic()
-            return (
-                self.exit_code is not None
-                or time.monotonic() - awake > _SETTLE
-                or self._cpu_time() > spins
-            )
+            nonlocal looks
+            looks = looks + 1 if self._sleeps() else 0
+            return self.exit_code is not None or looks > _SETTLE or self._cpu_time() > spins
 
         wait_until(settled, _PATIENCE)
 
@@ -167,11 +162,20 @@ def _slurmctld(hostname: str | None) -> dict[str, Any]:
 
 def _shown() -> dict[str, str]:
     return {
-        "config": _run("scontrol", "show", "config").stdout,
-        "node": _run("scontrol", "--all", "--oneliner", "show", "node").stdout,
-        "partition": _run("scontrol", "--all", "--oneliner", "show", "partition").stdout,
+        "config": _show("config"),
+        "node": _show("node"),
+        "partition": _show("partition"),
         "metrics": _metrics(),
     }
+
+
+def _show(what: str) -> str:
+    """Return what scontrol shows; ask again if slurmctld answers too late."""
+    began = time.monotonic()
+    while True:
+        done = _run("scontrol", "--all", "--oneliner", "show", what)
+        if "timed out" not in done.stderr or time.monotonic() - began > _PATIENCE:
+            return done.stdout
 
 
 def _metrics() -> list[int]:

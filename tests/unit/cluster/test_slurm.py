@@ -11,6 +11,7 @@ from harness.cluster import node_state, slurm
 from harness.cluster.slurm import Record, Reservation, Sibling, SlurmCluster
 from harness.errors import CannotVerify, CommandFailed, LateAnswer, WaitTimeout
 from harness.ssh import Result, Ssh
+from harness.wait import wait_until
 
 # As Slurm 24.11 prints them.
 FEDERATION = """\
@@ -168,10 +169,10 @@ class LocalSsh(Ssh):
         return Result(0, done.stdout, done.stderr)
 
 
-def cluster_with(tmp_path: Path, program: str, text: str) -> SlurmCluster:
+def cluster_with(tmp_path: Path, program: str, text: str, timeout: float = 120) -> SlurmCluster:
     (tmp_path / program).write_text(f"#!/bin/sh\n{text}\n")
     (tmp_path / program).chmod(0o755)
-    return SlurmCluster(LocalSsh(tmp_path), "c", "ctl")
+    return SlurmCluster(LocalSsh(tmp_path), "c", "ctl", timeout)
 
 
 def test_one_script_is_submitted_with_several_sets_of_options(tmp_path: Path) -> None:
@@ -209,18 +210,31 @@ def test_array_has_ended_when_all_its_tasks_have(tmp_path: Path) -> None:
 LATE = "echo 'slurm_load_jobs error: Socket timed out on send/recv operation' >&2; exit 1"
 
 
-def test_wait_goes_on_after_an_answer_that_was_late(tmp_path: Path) -> None:
-    squeue = f"""
+def late_once(tmp_path: Path) -> str:
+    return f"""
         echo >> {tmp_path}/looks
-        [ $(wc -l < {tmp_path}/looks) -gt 1 ] || {{ {LATE}; }}
-        echo "8|COMPLETED|n1|alice|None|8||j"""
-    ended = cluster_with(tmp_path, "squeue", f'{squeue}"').wait_for([8], timeout=5)
-    assert [job.job_id for job in ended] == [8]
+        [ $(wc -l < {tmp_path}/looks) -gt 1 ] || {{ {LATE}; }}"""
+
+
+def test_query_is_repeated_if_its_answer_was_late(tmp_path: Path) -> None:
+    squeue = f'{late_once(tmp_path)}; echo "8|COMPLETED|n1|alice|None|8||j"'
+    assert [job.job_id for job in cluster_with(tmp_path, "squeue", squeue).jobs()] == [8]
+
+
+def test_wait_goes_on_after_an_answer_that_was_late(tmp_path: Path) -> None:
+    cluster = cluster_with(tmp_path, "scontrol", late_once(tmp_path))
+    answer = wait_until(
+        lambda: cluster.run("scontrol", "update", "JobId=8", "Nice=1"),
+        lambda answer: answer.exit_code == 0,
+        what="the update",
+        timeout=5,
+    )
+    assert len((tmp_path / "looks").read_text()) == 2, answer
 
 
 def test_wait_shows_that_no_answer_came_in_time(tmp_path: Path) -> None:
     with pytest.raises(WaitTimeout, match=r"last state: .*Socket timed out on send/recv operation"):
-        cluster_with(tmp_path, "squeue", LATE).wait_for([8], timeout=0)
+        cluster_with(tmp_path, "squeue", LATE, timeout=2).wait_for([8], timeout=0)
 
 
 def test_submission_without_an_answer_in_time_may_have_succeeded(tmp_path: Path) -> None:
