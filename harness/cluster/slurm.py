@@ -55,7 +55,9 @@ _SECONDS_A_NODE = 0.2
 # see `Job.ours`.
 MARK = "slurm-harness"
 _SUBMIT = frozenset({"sbatch", "srun", "salloc"})
-_QUERY = frozenset({"squeue", "sinfo", "sacct", "sprio", "sshare", "sdiag", "sreport"})
+_REPEATABLE = frozenset(
+    {"squeue", "sinfo", "sacct", "sprio", "sshare", "sdiag", "sreport", "scancel"}
+)
 # Errors of sbatch after which slurmctld may have accepted the job nevertheless.
 UNCERTAIN = (
     "timed out",
@@ -274,16 +276,16 @@ class SlurmCluster:
         """Run a command on the controller, as root or an ordinary user.
 
         Submitted jobs are marked as the harness's. Raises LateAnswer if a daemon does not answer in
-        time: members of a federation block each other for that long (fed_mgr_job_lock()). Queries
-        are repeated before.
+        time: members of a federation block each other for that long (fed_mgr_job_lock()). What can
+        be repeated is repeated before.
         """
-        is_query = command[0] in _QUERY or "show" in command
+        repeatable = command[0] in _REPEATABLE or not {"show", "update"}.isdisjoint(command)
         deadline = time.monotonic() + self._timeout
         while True:
             try:
                 return self._run(*command, user=user, stdin=stdin, check=check)
             except LateAnswer:
-                if not is_query or time.monotonic() >= deadline:
+                if not repeatable or time.monotonic() >= deadline:
                     raise
 
     def _run(self, *command: str, user: str | None, stdin: str, check: bool) -> Result:

@@ -18,7 +18,7 @@ from typing import Any
 
 from harness import deploy as deployment
 from harness import lifecycle, scenario
-from harness.cluster import node_state, slurm
+from harness.cluster import slurm
 from harness.cluster.slurm import FINISHED, Job, SlurmCluster
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
 from harness.faults.database import SLURMDBD
@@ -28,7 +28,7 @@ from harness.plan import Host, Plan, make_plan
 from harness.providers import Provider, image_reader
 from harness.rehearsal import invariants
 from harness.rehearsal.execution import rehearsing
-from harness.rehearsal.upgrade import drain, promises, steps_since, submit_meanwhile
+from harness.rehearsal.upgrade import drain, promises, resume, steps_since, submit_meanwhile
 from harness.rehearsal.workload import PlannedJob, generate, requeues_itself
 from harness.render import render
 from harness.report import model
@@ -355,28 +355,7 @@ def _draining(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], objec
 
 
 def _resuming(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], object]:
-    """Return a function that resumes nodes once slurmctld, which may have restarted, answers.
-
-    For a node that has not registered again, update_node() in Slurm's node_mgr.c resumes it, and
-    answers "Invalid node state specified" all the same.
-    """
-    folded = hostlist.fold(nodes)
-
-    def resume() -> list[str]:
-        cluster.run("scontrol", "update", f"NodeName={folded}", "State=RESUME", check=False)
-        return [
-            node.name
-            for node in cluster.nodes()
-            if node.name in nodes and node_state.is_draining(node.state)
-        ]
-
-    return lambda: wait_until(
-        resume,
-        lambda drained: not drained,
-        what=f"slurmctld to resume {folded}",
-        timeout=_PATIENCE,
-        ignore=(CommandFailed,),
-    )
+    return lambda: resume(cluster, nodes)
 
 
 def reconfigure(cluster: SlurmCluster) -> None:

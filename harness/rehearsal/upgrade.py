@@ -639,7 +639,7 @@ def _continue(run: OpenRun, step: Step, hosts: Iterable[str]) -> None:
                     run.ssh.run(host, ["sh", "-c", wait], timeout=_PATIENCE)
     for cluster, nodes in _nodes_of(run, step):
         with suppress(HarnessError):
-            _set_state(cluster, nodes, "RESUME")
+            resume(cluster, nodes)
 
 
 def _unfinished(run: OpenRun, step: Step) -> set[int]:
@@ -773,16 +773,32 @@ def _wait_for_states(
 def _set_state(
     cluster: SlurmCluster, nodes: Sequence[str], state: str, reason: str = _REASON
 ) -> None:
-    """Change the state of nodes; a node that drains needs a reason.
+    """Change the state of nodes; a node that drains needs a reason."""
+    names = f"NodeName={hostlist.fold(nodes)}"
+    cluster.run("scontrol", "update", names, f"State={state}", f"Reason={reason}")
 
-    Repeats a request that slurmctld, which may have just started, answers too late.
+
+def resume(cluster: SlurmCluster, nodes: Sequence[str]) -> None:
+    """Resume nodes that are drained once slurmctld, which may have restarted, answers.
+
+    For a node that has not registered again, update_node() in Slurm's node_mgr.c resumes it, and
+    answers "Invalid node state specified" all the same.
     """
-    update = ("scontrol", "update", f"NodeName={hostlist.fold(nodes)}")
+    names = hostlist.fold(nodes)
+
+    def drained() -> list[str]:
+        cluster.run("scontrol", "update", f"NodeName={names}", "State=RESUME", check=False)
+        return [
+            name for name, state in _states(cluster, nodes).items() if node_state.is_draining(state)
+        ]
+
     wait_until(
-        lambda: cluster.run(*update, f"State={state}", f"Reason={reason}"),
-        lambda _: True,
-        what=f"slurmctld of {cluster.name} to change the state of {hostlist.fold(nodes)}",
+        drained,
+        lambda drained: not drained,
+        what=f"slurmctld to resume {names}",
         timeout=_PATIENCE,
+        show=hostlist.fold,
+        ignore=(CommandFailed,),
     )
 
 
@@ -945,4 +961,4 @@ def _wait_at_gate(run: OpenRun, plan: Plan, step: Step, known: set[int]) -> None
     if step.elastic:
         _power_cycle(run, plan, step)
     for cluster, nodes in _nodes_of(run, step):
-        _set_state(cluster, nodes, "RESUME")
+        resume(cluster, nodes)

@@ -15,7 +15,7 @@ many as the limits allow. A row that others could affect is then submitted once 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -210,17 +210,8 @@ class _Submitter:
                 }
         finally:
             if jobs:
-                self._cancel([job_id for job_id, _ in jobs.values()])
+                self._cluster.run("scancel", *(str(job_id) for job_id, _ in jobs.values()))
         return answer_of
-
-    def _cancel(self, job_ids: Iterable[int]) -> None:
-        """Cancel jobs; again, if slurmctld answers too late."""
-        wait_until(
-            lambda: self._cluster.run("scancel", *map(str, job_ids)),
-            lambda _: True,
-            what=f"slurmctld of {self._cluster.name} to cancel jobs",
-            timeout=_CANCELLED_WITHIN,
-        )
 
     def _submit(self, row: Row) -> Answer | tuple[int, str]:
         """Return the id of a row's job and what sbatch printed, or why it is refused."""
