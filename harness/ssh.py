@@ -108,7 +108,7 @@ class Ssh:
         user: str | None = None,
         stdin: str = "",
         check: bool = True,
-        timeout: float = 60,
+        timeout: float = 120,
     ) -> Result:
         """Run a command on a host, as root or as `user` in that user's home.
 

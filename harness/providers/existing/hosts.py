@@ -353,7 +353,7 @@ def _on_all(act: Callable[[Host], Any], hosts: Sequence[Host]) -> list[Any]:
     return done
 
 
-def _ask_host(ssh: Ssh, host: str, verb: str, *arguments: Any, timeout: float = 60) -> Any:
+def _ask_host(ssh: Ssh, host: str, verb: str, *arguments: Any, timeout: float = 120) -> Any:
     """Execute a request of host_side on a host.
 
     UsageError if it refuses, Unreachable if it does not answer.

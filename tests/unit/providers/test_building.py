@@ -47,11 +47,16 @@ class Builder:
         return SimpleNamespace(
             put_archive=lambda path, data: None,
             start=self._start,
-            logs=lambda stream, follow: iter([f"{line}\n".encode() for line in OUTPUT]),
+            logs=self._logs,
             wait=lambda: {"StatusCode": self.code},
             get_archive=self._packages,
             remove=self._remove,
         )
+
+    def _logs(self, *, stream: bool = False, follow: bool = False) -> Iterator[bytes] | bytes:
+        """The stream ends early."""
+        lines = [f"{line}\n".encode() for line in OUTPUT]
+        return iter(lines[:-1]) if stream else b"".join(lines)
 
     def _start(self) -> None:
         self.started += 1
