@@ -58,7 +58,8 @@ class Host:
     powered up and down; `with_elastic` marks the controller of such nodes. `disks` are directories
     on separate small disks in memory, with their sizes. `apptainer`: users can run Apptainer
     containers. `packages` are packages in addition to those of every host, `spank_plugins` the
-    paths of plugins with their sources. `origin` is where Slurm comes from, if that is not Debian's
+    paths of plugins with their sources, `user_data` the text with which cloud-init initializes it.
+    `origin` is where Slurm comes from, if that is not Debian's
     packages of the release. `dns_server` is the host that resolves names for it; None if it has
     them in /etc/hosts.
     """
@@ -79,6 +80,7 @@ class Host:
     apptainer: bool = False
     packages: tuple[str, ...] = ()
     spank_plugins: tuple[tuple[str, str], ...] = ()
+    user_data: str = ""
     origin: Origin | None = None
     dns_server: str | None = None
 
@@ -428,7 +430,7 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
     cluster: Cluster = scenario.clusters[name]
     conf = slurm_options.slurm_conf(scenario, name, capabilities)
     nodes_on = cluster.nodes_on()
-    provision_of = cluster.provision_of()
+    provision_of, user_data_of = cluster.provision_of(), cluster.user_data_of()
     known = releases.get(scenario.release_of(cluster))
     packaged = bool(known.apptainer_suite) and not (cluster.origin and cluster.origin.base)
     controllers = (cluster.controller, *cluster.backup_controllers)
@@ -475,6 +477,7 @@ def _cluster_hosts(scenario: Scenario, name: str, capabilities: Capabilities) ->
                 spank_plugins=tuple(
                     (path, source.text) for path, source in cluster.spank_plugins.items()
                 ),
+                user_data=user_data_of.get(host, ""),
                 origin=cluster.origin,
                 volumes=(
                     *(shared if with_elastic or provision in _MADE_OR_STARTED else ()),

@@ -99,8 +99,8 @@ def plan_change(
     if differing := {*map(_identity, plan.hosts)} ^ {*map(_identity, new.hosts)}:
         names = hostlist.fold(sorted({host for host, _ in differing}))
         raise UsageError(
-            f"{names}: a change of hosts, daemons, releases, packages or SPANK plugins cannot be "
-            "rehearsed on clusters that are up",
+            f"{names}: a change of hosts, daemons, releases, packages, SPANK plugins or user-data "
+            "cannot be rehearsed on clusters that are up",
             hint="`harness upgrade` rehearses other releases",
         )
     new_tree = render(new)
@@ -122,7 +122,7 @@ def _identity(host: Host) -> tuple[str, object]:
     """Return what a host has from its image, and can only have once it is created again."""
     daemons = frozenset(host.daemons) - {"munge"}  # a change of AuthType starts or stops it
     installed = (host.image, host.release, frozenset(host.packages), host.spank_plugins)
-    return host.name, (host.cluster, daemons, installed)
+    return host.name, (host.cluster, daemons, installed, host.user_data)
 
 
 def run(

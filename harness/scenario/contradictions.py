@@ -17,6 +17,7 @@ from harness.scenario.model import (
     Accounting,
     Cluster,
     Dimensions,
+    NodeGroup,
     Options,
     Path_,
     Scenario,
@@ -95,6 +96,13 @@ SYSTEM_USERS = frozenset(
         "prometheus",
         "sssd",
     }
+)
+# How user-data begins: INCLUSION_TYPES_MAP in cloud-init's handlers/__init__.py, or a header of a
+# MIME message.
+_USER_DATA = re.compile(
+    r"\s*(#!|#cloud-(config|boothook)|#include|#part-handler|## template: jinja"
+    r"|(content-type|mime-version):)",
+    re.IGNORECASE,
 )
 # What `harness render` writes next to the hosts' directories.
 _BESIDE_HOSTS = {"manifest.json", "install.sh"}
@@ -400,6 +408,8 @@ def _wrong_partitions(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]
 
 def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
     for index, group in enumerate(cluster.nodes):
+        if group.user_data:
+            yield from _wrong_user_data(group, (*at, index, "user_data"))
         if group.provision == "static":
             continue
         here = (*at, index, "provision")
@@ -407,6 +417,19 @@ def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]
             yield here, "requires the defaults, with the programs that power nodes up and down"
         if cluster.controller in hostlist.expand(group.name):
             yield here, f"{cluster.controller} is the controller, which is always up"
+
+
+def _wrong_user_data(group: NodeGroup, at: Path_) -> Iterator[tuple[Path_, str]]:
+    """Yield why cloud-init would not use a node group's user-data."""
+    if group.provision != "create":
+        yield at, "cloud-init initializes only nodes that are created: provision: create"
+    text = group.user_data.text if group.user_data else ""
+    if text and not _USER_DATA.match(text):
+        yield (
+            at,
+            'cloud-init ignores this text: it must begin with "#cloud-config", "#!" or the header '
+            "of another format (docs.cloud-init.io, User-data formats)",
+        )
 
 
 def _wrong_dynamic(scenario: Scenario, cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:

@@ -28,6 +28,8 @@ from harness.scenario.model import Model, Path_, Scenario, did_you_mean
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 # Keys of a cluster whose values can be in files next to the scenario.
 _WITH_FILES = ("scripts", "spank_plugins")
+# The same for keys of a node group.
+_USER_DATA = "user_data"
 # Keys of a cluster with texts of several lines.
 _SEVERAL_LINES = {(key,) for key in ("files", *_WITH_FILES)}
 # Lines and columns, from 1, of the parts of a scenario.
@@ -121,20 +123,27 @@ def _read(path: Path, keys: _Places, values: _Places) -> tuple[dict[str, Any], l
 
 
 def script_files(path: Path) -> list[str]:
-    """Return the files, relative to a valid scenario, that its scripts and plugins name."""
+    """Return the files, relative to a valid scenario, that its texts are in."""
     data = bounded_yaml.load(path.read_text(encoding="utf-8"))
     return [script["file"] for _, script in _scripts(data) if script.get("file")]
 
 
 def _scripts(data: Any) -> Iterator[tuple[Path_, dict[str, Any]]]:
-    """Yield the scripts and plugins of a scenario's data, which may be invalid."""
+    """Yield the scripts, plugins and user-data of a scenario's data, which may be invalid."""
     clusters = data.get("clusters") if isinstance(data, dict) else None
     for name, cluster in clusters.items() if isinstance(clusters, dict) else ():
+        if not isinstance(cluster, dict):
+            continue
         for key in _WITH_FILES:
-            scripts = cluster.get(key) if isinstance(cluster, dict) else None
+            scripts = cluster.get(key)
             for at, script in scripts.items() if isinstance(scripts, dict) else ():
                 if isinstance(script, dict):
                     yield ("clusters", name, key, at), script
+        groups = cluster.get("nodes")
+        for index, group in enumerate(groups if isinstance(groups, list) else ()):
+            user_data = group.get(_USER_DATA) if isinstance(group, dict) else None
+            if isinstance(user_data, dict):
+                yield ("clusters", name, "nodes", index, _USER_DATA), user_data
 
 
 def _read_scripts(path: Path, data: Any) -> Iterator[tuple[Path_, str]]:
@@ -224,7 +233,11 @@ def _unprintable(data: Any, at: Path_ = ()) -> Iterator[tuple[Path_, str]]:
             for index, item in enumerate(data):
                 yield from _unprintable(item, (*at, index))
         case str():
-            several_lines = at == ("description",) or at[2:3] in _SEVERAL_LINES
+            several_lines = (
+                at == ("description",)
+                or at[2:3] in _SEVERAL_LINES
+                or at[2:5:2] == ("nodes", _USER_DATA)
+            )
             if wrong := _CONTROL.search(
                 data.replace("\n", "").replace("\r", "") if several_lines else data
             ):

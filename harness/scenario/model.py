@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from graphlib import CycleError, TopologicalSorter
 from ipaddress import IPv4Network
@@ -336,6 +336,19 @@ class Site(Model):
     )
 
 
+class SiteFile(Model):
+    """A file of the site, with its text here or next to the scenario."""
+
+    file: ScriptFile | None = Field(
+        None,
+        description=(
+            "the file with its text, in a directory NAME.files next to the scenario, such as "
+            "NAME.files/etc/slurm/prolog.sh"
+        ),
+    )
+    text: str = Field("", description="its text, if it is not in a file")
+
+
 class NodeGroup(Model):
     """Compute nodes of one shape."""
 
@@ -347,6 +360,13 @@ class NodeGroup(Model):
     )
     provision: Provision = Field(
         "static", description="who powers them up and down: see docs/elastic.md"
+    )
+    user_data: SiteFile | None = Field(
+        None,
+        description=(
+            "user-data with which cloud-init initializes nodes that are created as virtual "
+            "machines: see docs/vagrant.md"
+        ),
     )
     dynamic: bool = Field(
         False, description="slurm.conf does not name them: slurmd -Z registers them with slurmctld"
@@ -482,19 +502,6 @@ class Rest(Model):
         ge=1,
         description="longest life of an ordinary user's token, in seconds; default: no limit",
     )
-
-
-class SiteFile(Model):
-    """A file of the site, with its text here or next to the scenario."""
-
-    file: ScriptFile | None = Field(
-        None,
-        description=(
-            "the file with its text, in a directory NAME.files next to the scenario, such as "
-            "NAME.files/etc/slurm/prolog.sh"
-        ),
-    )
-    text: str = Field("", description="its text, if it is not in a file")
 
 
 class Script(SiteFile):
@@ -780,6 +787,15 @@ class Cluster(Part):
     def rest_host(self) -> str:
         """Return the host that runs slurmrestd, if any does."""
         return (self.rest and self.rest.host) or self.controller
+
+    def user_data_of(self) -> dict[str, str]:
+        """Return the user-data of each node that has any."""
+        return {
+            name: group.user_data.text
+            for group in self.nodes
+            if group.user_data
+            for name in hostlist.expand(group.name)
+        }
 
     def login_hosts(self) -> tuple[str, ...]:
         """Return the names of all login hosts."""
@@ -1148,6 +1164,13 @@ class Scenario(Installed):
     def dns_servers(self) -> dict[str, str]:
         """Return the hosts that resolve names, by their sites."""
         return {name: site.dns_server for name, site in self.sites.items() if site.dns_server}
+
+    def user_data(self) -> Iterator[Path_]:
+        """Yield the places of user-data for cloud-init."""
+        for name, cluster in self.clusters.items():
+            for index, group in enumerate(cluster.nodes):
+                if group.user_data:
+                    yield "clusters", name, "nodes", index, "user_data"
 
     def shared_clusters(self) -> dict[str, Rest]:
         """Return the slurmrestd of each cluster that is shared with Kubernetes."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -140,9 +140,10 @@ class DockerProvider:
         """
         return images.origin_of(self._client, image)
 
-    def lacks(self, scenario: Scenario) -> tuple[tuple[Path_, str], ...]:
-        """Return nothing: containers support everything that a scenario can ask for."""
-        return ()
+    def lacks(self, scenario: Scenario) -> Iterator[tuple[Path_, str]]:
+        """Yield user-data: containers support everything else that a scenario can ask for."""
+        for place in scenario.user_data():
+            yield place, "cloud-init does not initialize containers: --provider vagrant"
 
     def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
         """Check where hosts are placed, and that there is a Slurm for each that runs there.

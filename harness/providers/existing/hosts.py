@@ -109,6 +109,8 @@ class ExistingProvider:
                 ("shared_directories",),
                 "share them yourself; the harness does not change what existing machines share",
             )
+        for place in scenario.user_data():
+            yield place, "cloud-init does not initialize existing machines: --provider vagrant"
         for site in scenario.dns_servers():
             yield (
                 ("sites", site, "dns_server"),

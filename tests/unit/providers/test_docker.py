@@ -16,7 +16,7 @@ import requests
 from docker.errors import APIError, ImageNotFound, NotFound
 
 from harness import origins, releases, scenario
-from harness.errors import EngineError
+from harness.errors import EngineError, ScenarioError
 from harness.plan import make_plan
 from harness.providers import dockerfiles, images, packet_filters
 from harness.providers.docker import containers, engine
@@ -85,6 +85,16 @@ def test_subnets_that_this_machine_routes_elsewhere_are_detected(tmp_path: Path)
     )
     assert routes(table) == [IPv4Network("198.18.0.0/24")]
     assert routes(tmp_path / "none") == []
+
+
+def test_user_data_is_refused_at_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "small.yml"
+    group = "{name: c1, provision: create, user_data: {text: '#!/bin/sh'}}"
+    path.write_text(f"clusters: {{small: {{controller: ctl, nodes: [{group}]}}}}\n")
+    with pytest.raises(ScenarioError) as caught:
+        scenario.load(path, (), None, DockerProvider().lacks)
+    message = "clusters.small.nodes.0.user_data: cloud-init does not initialize containers"
+    assert message in str(caught.value)
 
 
 class Busy:

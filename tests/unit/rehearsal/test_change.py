@@ -47,11 +47,11 @@ def test_change_is_planned_with_the_steps_of_diff(tmp_path: Path) -> None:
         ("c[1-4]", "c[1-5]", "c5: a change of hosts"),
         ("controller: ctl", "controller: other", r"ctl,other: a change of hosts"),
         ("  one:", "  two:", "a change of hosts"),
-        ("    nodes:", "    packages: [gcc]\n    nodes:", "packages or SPANK plugins cannot"),
+        ("    nodes:", "    packages: [gcc]\n    nodes:", "releases, packages, SPANK plugins or"),
         (
             "    nodes:",
             "    spank_plugins: {/opt/a.so: {text: a}}\n    nodes:",
-            "packages or SPANK plugins cannot",
+            "packages, SPANK plugins or user-data cannot",
         ),
         ("MaxTime: 60", "MaxTime: soon", "fatal: MaxTime"),
         (

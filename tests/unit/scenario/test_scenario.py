@@ -642,6 +642,59 @@ def test_host_has_the_sources_of_its_clusters_spank_plugins(tmp_path: Path) -> N
     assert [host.spank_plugins for host in plan.hosts] == [(("/opt/a.so", "int a;\n"),)] * 2
 
 
+WITH_USER_DATA = """\
+clusters:
+  a:
+    controller: a1
+    nodes:
+      - {{name: "n[1-2]", provision: {provision}, user_data: {user_data}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("user_data", "message"),
+    [
+        ("{text: 'packages: [gcc]'}", 'cloud-init ignores this text: it must begin with "#cloud-'),
+        ("{text: '# cloud-config'}", 'cloud-init ignores this text: it must begin with "#cloud-'),
+        ("{file: x.files/gone}", "No such file"),
+        ("{}", "needs either a file or a text"),
+        ("{text: '#!/bin/sh %secret:munge_key%'}", "placeholder for a secret"),
+    ],
+)
+def test_bad_user_data_is_refused(tmp_path: Path, user_data: str, message: str) -> None:
+    (found,) = problems(tmp_path, WITH_USER_DATA.format(provision="create", user_data=user_data))
+    assert re.match(r"5:\d+: clusters\.a\.nodes\.0\.user_data", found)
+    assert message in found
+
+
+@pytest.mark.parametrize("provision", ["static", "manual", "remote", "power"])
+def test_user_data_of_nodes_that_are_not_created_is_refused(tmp_path: Path, provision: str) -> None:
+    text = WITH_USER_DATA.format(provision=provision, user_data="{text: '#!/bin/sh'}")
+    (found,) = problems(tmp_path, text)
+    assert "clusters.a.nodes.0.user_data: cloud-init initializes only nodes that" in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#cloud-config\nusers: []\n",
+        "#!/bin/sh\r\ntrue\r\n",
+        "\n#Cloud-Config-Archive\n[]\n",
+        "## template: jinja\n#cloud-config\n",
+        'Content-Type: multipart/mixed; boundary="x"\n',
+    ],
+)
+def test_created_hosts_have_the_user_data_of_their_nodes(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.files").mkdir()
+    (tmp_path / "x.files/user-data").write_bytes(text.encode())
+    path = tmp_path / "x.yml"
+    user_data = "{file: x.files/user-data}"
+    path.write_text(WITH_USER_DATA.format(provision="create", user_data=user_data))
+    assert scenario.script_files(path) == ["x.files/user-data"]
+    plan = make_plan("x", scenario.load(path), Capabilities(cgroups=False, own_hardware=False))
+    assert {host.name: host.user_data for host in plan.hosts} == {"a1": "", "n1": text, "n2": text}
+
+
 def test_script_at_the_path_of_another_file_is_refused(tmp_path: Path) -> None:
     text = WITH_SCRIPT.format(path="/etc/slurm/x", script="{text: a}") + "    files: {x: b}\n"
     assert problems(tmp_path, text) == [
