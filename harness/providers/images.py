@@ -496,14 +496,19 @@ def keys(run: RunDir) -> list[Entry]:
     ]
 
 
-def seed(files: Sequence[RenderedFile], units: Sequence[str]) -> list[Entry]:
-    """Return what a host needs before its first boot: its files, and links to enable its units."""
+def seed(
+    files: Sequence[RenderedFile], units: Sequence[str], target: str = "multi-user"
+) -> list[Entry]:
+    """Return what a host needs before its first boot: its files, and links to enable its units.
+
+    systemd starts the units with the target.
+    """
     return [
         *(
             Entry(file.path, file.text.encode(), int(file.mode, 8), (file.owner, file.group))
             for file in files
         ),
-        *(enabled(unit) for unit in units),
+        *(enabled(unit, target) for unit in units),
         Entry("/var/lib/slurm-harness/enabled", "".join(f"{unit}\n" for unit in units).encode()),
         # The users of sysusers.d are created at the first boot.
         Entry(

@@ -198,7 +198,8 @@ class VagrantProvider:
         addresses = subnets.addresses(plan, sites)
         for host in hosts:
             self.remove(run.id, host.name)  # in case an interrupted attempt left it
-            seed = images.seed(files[host.name], host.daemons)
+            target = "cloud-init" if host.user_data else "multi-user"
+            seed = [*images.seed(files[host.name], host.daemons, target), *_cloud_init(host)]
             _identify(run, host.name, [*_identity(plan, host, sites, addresses), *seed])
             controller = plan.scenario.clusters[str(host.cluster)].controller
             disk = _described("vol-dumpxml", _disk_of(run.id, controller), "--pool", libvirt.POOL)
@@ -217,6 +218,8 @@ class VagrantProvider:
                 "/dev/stdin",
                 stdin=_like(run, plan, controller, host, _mac(addresses[host.name])),
             )
+            if host.user_data:
+                _attach_user_data(run, host)
 
     def start(self, run_id: str, host: str) -> Machine:
         """Start a machine; its address stays the same."""
@@ -560,12 +563,50 @@ def _identify(run: RunDir, name: str, identity: Sequence[images.Entry]) -> dict[
         ]
     )
     volume = f"{_domain(run.id, name)}.tar"
-    virsh("vol-create-as", libvirt.POOL, volume, str(len(tar)), "--format", "raw")
     with tempfile.NamedTemporaryFile() as file:  # no other user can read it
         file.write(tar)
         file.flush()
-        virsh("vol-upload", volume, file.name, "--pool", libvirt.POOL)
+        _upload(Path(file.name), volume)
     return {"identity": volume, "identity_bytes": len(tar), "console": str(_console(run, name))}
+
+
+def _upload(file: Path, volume: str) -> None:
+    """Make a file the content of a new disk."""
+    size = str(file.stat().st_size)
+    virsh("vol-create-as", libvirt.POOL, volume, size, "--format", "raw")
+    virsh("vol-upload", volume, str(file), "--pool", libvirt.POOL)
+
+
+def _cloud_init(host: Host) -> Iterator[images.Entry]:
+    """Yield the files that make cloud-init look for user-data, and slurmd wait for its end.
+
+    cloud-final.service runs after multi-user.target, so this target cannot start slurmd.
+    """
+    if host.user_data:
+        generator = "systemd/system-generators/cloud-init-generator"
+        yield images.Entry(f"/etc/{generator}", None, link=f"/lib/{generator}")
+        after = b"[Unit]\nAfter=cloud-final.service\n"
+        yield images.Entry("/etc/systemd/system/slurmd.service.d/cloud-init.conf", after)
+
+
+def _attach_user_data(run: RunDir, host: Host) -> None:
+    """Give a machine a third disk with its user-data, as cloud-init's data source NoCloud reads it.
+
+    bsdtar, which Vagrant requires, writes the disk.
+    """
+    domain = _domain(run.id, host.name)
+    # JSON is YAML, in which a host may be called 1.
+    meta_data = json.dumps({"instance-id": domain, "local-hostname": host.name})
+    with tempfile.TemporaryDirectory() as place:  # no other user can read it
+        for name, text in (("meta-data", meta_data), ("user-data", host.user_data)):
+            Path(place, name).write_bytes(text.encode())
+        disk = Path(place, "disk.iso")
+        write = ["bsdtar", "--create", "--format=iso9660", "--options=volume-id=CIDATA"]
+        boxes.run([*write, f"--file={disk}", f"--directory={place}", "meta-data", "user-data"])
+        _upload(disk, f"{domain}.iso")
+    path = virsh("vol-path", f"{domain}.iso", "--pool", libvirt.POOL).strip()
+    options = ["--config", "--subdriver", "raw", "--mode", "readonly"]
+    virsh("attach-disk", domain, path, "vdc", *options)
 
 
 def _like(run: RunDir, plan: Plan, other: str, host: Host, mac: str) -> str:

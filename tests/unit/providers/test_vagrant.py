@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -46,6 +47,13 @@ sites: {here: {}, there: {subnet: 10.20.0.0/24}}
 clusters:
   one: {site: here, controller: near, nodes: [{name: near}]}
   two: {site: there, controller: far, nodes: [{name: far}]}
+users: {alice: {uid: 2001}}
+"""
+WITH_USER_DATA = """
+clusters:
+  small:
+    controller: boss
+    nodes: [{name: worker, provision: create, user_data: {text: "#cloud-config\\n{}"}}]
 users: {alice: {uid: 2001}}
 """
 # A machine as Vagrant defines it in libvirt.
@@ -115,6 +123,7 @@ def test_slurm_confines_jobs_and_may_reboot_machines_created_for_it(
         (f"{RUN}_boss", (RUN, "boss")),
         (f"{RUN}_boss.img", (RUN, "boss")),
         (f"{RUN}_boss.tar", (RUN, "boss")),
+        (f"{RUN}_boss.iso", (RUN, "boss")),
         (f"{RUN}__here", (RUN, "")),
         (f"{RUN}__gateway.img", (RUN, "")),
         ("somebodys_machine.img", ("", "")),
@@ -270,6 +279,47 @@ def test_machine_created_later_matches_its_controller_in_everything_shared(
   </devices>
 </domain>"""
     )
+
+
+def test_slurmd_of_a_machine_with_user_data_waits_for_cloud_init(tmp_path: Path) -> None:
+    read = scenario.load(written(tmp_path, WITH_USER_DATA))
+    boss, worker = make_plan("small", read, VagrantProvider.capabilities).hosts
+    assert [*machines._cloud_init(boss)] == []
+    entries = {entry.path: entry for entry in machines._cloud_init(worker)}
+    generator = entries["/etc/systemd/system-generators/cloud-init-generator"]
+    assert generator.link == "/lib/systemd/system-generators/cloud-init-generator"
+    drop_in = entries["/etc/systemd/system/slurmd.service.d/cloud-init.conf"]
+    assert drop_in.content == b"[Unit]\nAfter=cloud-final.service\n"
+
+
+def test_machine_with_user_data_has_a_disk_with_it_and_its_own_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    read = scenario.load(written(tmp_path, WITH_USER_DATA))
+    _, worker = make_plan("small", read, VagrantProvider.capabilities).hosts
+    calls: list[tuple[str, ...]] = []
+    files: dict[str, str] = {}
+
+    def write(command: list[str]) -> None:
+        options = dict(word.split("=", 1) for word in command if "=" in word)
+        assert options["--options"] == "volume-id=CIDATA"
+        Path(options["--file"]).touch()
+        place = Path(options["--directory"])
+        files.update({name: (place / name).read_text() for name in command[-2:]})
+
+    def virsh(*words: str) -> str:
+        calls.append(words)
+        return f"/pool/{RUN}_worker.iso\n"
+
+    monkeypatch.setattr(boxes, "run", write)
+    monkeypatch.setattr(machines, "virsh", virsh)
+    machines._attach_user_data(SimpleNamespace(id=RUN), worker)
+    assert json.loads(files["meta-data"]) == {
+        "instance-id": f"{RUN}_worker",
+        "local-hostname": "worker",
+    }
+    assert files["user-data"] == "#cloud-config\n{}"
+    assert calls[-1][:4] == ("attach-disk", f"{RUN}_worker", f"/pool/{RUN}_worker.iso", "vdc")
 
 
 def test_networks_are_parsed_however_libvirt_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
