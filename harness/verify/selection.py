@@ -228,6 +228,13 @@ def _two_shapes(plan: Plan) -> bool:
     )
 
 
+@feature("user_data")
+def _user_data(plan: Plan) -> bool:
+    """User-data for nodes of the first cluster with nodes that come and go."""
+    cluster = next((cluster for cluster in _clusters(plan) if cluster.elastic()), None)
+    return cluster is not None and any(cluster.user_data_of().values())
+
+
 @feature("room_for_nodes")
 def _room_for_nodes(plan: Plan) -> bool:
     """Room for more nodes than slurm.conf lists (MaxNodeCount)."""

@@ -1495,6 +1495,16 @@ MACHINE = [
     ),
 ]
 
+# Of virtual machines whose user-data copies a file from a shared directory.
+USER_DATA_MACHINES = [
+    Sabotage(
+        ("initialized_by_cloud_init",),
+        ("ctl", "mv /opt/motd /root"),
+        ("ctl", "mv /root/motd /opt"),
+        "Runparts: 1 failures (runcmd)",
+    ),
+]
+
 # Of a virtual machine with GPUs.
 GPU_MACHINE = [
     on_single(

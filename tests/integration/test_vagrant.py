@@ -18,9 +18,16 @@ from harness.errors import WaitTimeout
 from harness.faults import Fault
 from harness.open_run import OpenRun
 from harness.wait import wait_until
-from sabotage import GPU_MACHINE, MACHINE, MACHINES, Sabotage, break_and_verify
+from sabotage import (
+    GPU_MACHINE,
+    MACHINE,
+    MACHINES,
+    USER_DATA_MACHINES,
+    Sabotage,
+    break_and_verify,
+)
 from sabotage_login import LOGIN_MACHINES
-from support import SCENARIOS, Harness, command, deployed, kept, new_run, verified
+from support import SCENARIOS, Harness, command, deployed, kept, new_run
 
 MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
 pytestmark = pytest.mark.skipif(
@@ -37,7 +44,16 @@ clusters:
     controller: ctl
     nodes:
       - {name: p1, memory: 300, provision: power}
-      - {name: c1, memory: 300, provision: create}
+      - name: c1
+        memory: 300
+        provision: create
+        user_data:
+          text: |
+            #cloud-config
+            write_files:
+              - {path: /home/alice/site, content: "cloud", owner: "alice:alice", defer: true}
+            runcmd:
+              - [cp, /opt/motd, /etc/motd]
     options:
       SuspendTime: 5
       SuspendTimeout: 30
@@ -45,6 +61,7 @@ clusters:
         [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
          requeue_delay=1]
 users: {alice: {uid: 2001}}
+shared_directories: [/opt]
 """
 GPUS = """
 release: "24.11"
@@ -72,13 +89,24 @@ NFS_PORT = "2049"
 
 
 def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
-    harness: Harness, tmp_path: Path
+    harness: Harness, runs: Path, tmp_path: Path
 ) -> None:
+    """User-data initializes those that are created, before jobs run there."""
     scenario = tmp_path / "coming-and-going.yml"
     scenario.write_text(COMING_AND_GOING)
     checks = ("job_resumes_the_node", "as_many_nodes_as_they_request", "hosts_are_gone", "ran_once")
-    verify = verified(harness, scenario, checks, "--provider", "vagrant")
-    assert verify.returncode == 0, verify.stdout
+    with deployed(harness, runs, scenario, "--provider", "vagrant") as run:
+        run.ssh.run("ctl", ["sh", "-c", "echo welcome > /opt/motd"])
+        (sabotage,) = USER_DATA_MACHINES
+        evaluation = lifecycle.verify(run, [*checks, *sabotage.checks])
+        assert evaluation.verdict() == "passed", evaluation
+        (cluster,) = slurm.clusters(run.ssh, run.plan).values()
+        script = "#!/bin/sh\ncat /etc/motd ~/site; stat --format=' of %U' ~/site\n"
+        job_id = cluster.submit(script, "--nodelist=c1", "--output=/opt/%j", user="alice")
+        cluster.wait_for([job_id], {"COMPLETED"}, timeout=600)
+        output = run.ssh.run("ctl", ["cat", f"/opt/{job_id}"]).stdout
+        assert output == "welcome\ncloud of alice\n"
+        break_and_verify(run, sabotage)
 
 
 def test_job_that_ignores_its_variables_opens_only_its_own_gpus(

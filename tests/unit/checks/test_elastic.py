@@ -1,7 +1,8 @@
-"""When a check considers an elastic node up, from polls that may be rare."""
+"""When checks consider an elastic node up, from polls that may be rare, and initialized."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -52,3 +53,45 @@ def test_node_was_up_if_it_is_powered_down_again_and_did_not_fail_to_come(
     recorder = SimpleNamespace(of=lambda name, since: sightings)
     seen = Elastic(None, None, None, None, recorder).up("c1", BEGAN)
     assert (seen.at if seen else None) == at
+
+
+DONE = {"status": "done", "datasource": "nocloud", "errors": []}
+FAILED = "('scripts_user', RuntimeError('Runparts: 1 failures (runcmd) in 1 attempted commands'))"
+
+
+@pytest.mark.parametrize(
+    ("answer", "user_data", "wrong"),
+    [
+        (DONE, "#!", []),
+        (DONE | {"recoverable_errors": {"DEPRECATED": ["old key"]}}, "#!", []),
+        (DONE | {"recoverable_errors": {"WARNING": ["not YAML"]}}, "#!", ["cloud-init: not YAML"]),
+        (
+            DONE | {"status": "error", "detail": "DataSourceNoCloud", "errors": [FAILED]},
+            "#!",
+            ["cloud-init is error: DataSourceNoCloud", f"cloud-init: {FAILED}"],
+        ),
+        (
+            DONE | {"datasource": "none"},
+            "#!",
+            ["the data source of cloud-init is none, should be nocloud"],
+        ),
+        (DONE, "#!/bin/sh", ["cloud-init has other user-data than the scenario"]),
+        (
+            None,
+            "#!",
+            [
+                "cloud-init is missing: ",
+                "the data source of cloud-init is None, should be nocloud",
+            ],
+        ),
+    ],
+)
+def test_what_cloud_init_has_not_done_on_a_node_is_reported(
+    checks: ModuleType, answer: dict[str, Any] | None, user_data: str, wrong: list[str]
+) -> None:
+    def run(host: str, command: list[str], *, check: bool) -> SimpleNamespace:
+        status = json.dumps(answer) if answer else ""
+        return SimpleNamespace(stdout=status if "status" in command[-1] else "#!\n")
+
+    found = [*checks.wrong_initialization(SimpleNamespace(run=run), "c1", user_data)]
+    assert found == [f"c1: {line}" for line in wrong]
