@@ -57,6 +57,7 @@ clusters:
     options:
       SuspendTime: 5
       SuspendTimeout: 30
+      ResumeTimeout: 900  # emulated on a busy computer, cloud-init takes minutes
       SchedulerParameters:
         [batch_sched_delay=0, sched_min_interval=0, sched_interval=2, bf_interval=2,
          requeue_delay=1]
@@ -103,7 +104,7 @@ def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
         (cluster,) = slurm.clusters(run.ssh, run.plan).values()
         script = "#!/bin/sh\ncat /etc/motd ~/site; stat --format=' of %U' ~/site\n"
         job_id = cluster.submit(script, "--nodelist=c1", "--output=/opt/%j", user="alice")
-        cluster.wait_for([job_id], {"COMPLETED"}, timeout=600)
+        cluster.wait_for([job_id], {"COMPLETED"}, timeout=1200)
         output = run.ssh.run("ctl", ["cat", f"/opt/{job_id}"]).stdout
         assert output == "welcome\ncloud of alice\n"
         break_and_verify(run, sabotage)
