@@ -8,10 +8,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from harness.errors import EngineError
+from harness.errors import EngineError, WaitTimeout
+from harness.wait import wait_until
 
 URI = "qemu:///system"
 # Vagrant's default, too.
@@ -20,10 +22,26 @@ POOL_DIRECTORY = "/var/lib/libvirt/images"
 EMULATOR = "qemu-system-x86_64"
 # Seconds for an operation that libvirt does immediately.
 _PATIENCE = 60
-# A boot sector: `mov al, 16; out 0xf4, al; hlt`. QEMU's isa-debug-exit makes it the exit code 2 *
-# 16 + 1.
-_SECTOR = bytes.fromhex("b010e6f4f4").ljust(510, b"\0") + b"\x55\xaa"
+# A boot sector that does what a kernel does and KVM in a virtual machine may not be able to do: it
+# enters protected mode, and returns with `iret`. QEMU's isa-debug-exit makes the number that it
+# then writes the exit code 2 * 16 + 1.
+_SECTOR = (
+    bytes.fromhex(
+        "fa31c08ed8"  # cli; xor ax, ax; mov ds, ax
+        "660f01164c7c"  # lgdt [0x7c4c]
+        "0f20c00c010f22c0"  # mov eax, cr0; or al, 1; mov cr0, eax
+        "66ea1b7c00000800"  # jmp 8:0x7c1b
+        "66b810008ed0bc007c0000"  # mov ax, 16; mov ss, ax; mov esp, 0x7c00
+        "9c6a08682f7c0000cf"  # pushfd; push 8; push 0x7c2f; iret
+        "b010e6f4f4"  # mov al, 16; out 0xf4, al; hlt
+        "0000000000000000ffff0000009acf00ffff00000092cf00"  # the descriptors: none, code, data
+        "1700347c0000"  # their size and place
+    ).ljust(510, b"\0")
+    + b"\x55\xaa"
+)
 _SECTOR_RAN = 33
+# Seconds in which the boot sector must have run.
+_BOOTS_WITHIN = 60
 
 
 def virsh(*words: str, check: bool = True, stdin: str = "") -> str:
@@ -99,7 +117,7 @@ def kvm_boots() -> bool:
             "host",
         ]
         devices = ["-device", "isa-debug-exit,iobase=0xf4", "-drive", f"file={sector},format=raw"]
-        return _exit_code([*command, *devices]) == _SECTOR_RAN
+        return _exit_code([*command, *devices], Path(directory) / "errors") == _SECTOR_RAN
 
 
 def _output_of(command: Sequence[str]) -> str:
@@ -111,8 +129,18 @@ def _output_of(command: Sequence[str]) -> str:
         return ""
 
 
-def _exit_code(command: Sequence[str]) -> int | None:
-    try:
-        return subprocess.run(command, capture_output=True, check=False, timeout=10).returncode
-    except subprocess.TimeoutExpired:
-        return None
+def _exit_code(command: Sequence[str], errors: Path) -> int:
+    """Return the exit code of QEMU, which goes on for ever after an error of KVM."""
+    with (
+        errors.open("wb") as file,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as qemu,
+    ):
+        with suppress(WaitTimeout):
+            wait_until(
+                lambda: qemu.poll() is not None or b"KVM internal error" in errors.read_bytes(),
+                bool,
+                what="KVM to run a boot sector",
+                timeout=_BOOTS_WITHIN,
+            )
+        qemu.kill()
+    return qemu.returncode

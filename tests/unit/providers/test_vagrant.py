@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -144,6 +145,25 @@ def test_box_name_changes_with_its_files_and_its_image(
     assert other != before
     monkeypatch.setattr(boxes, "_DIRECTORY", IMAGES)
     assert boxes.name(releases.get("24.11")) != other
+
+
+@pytest.mark.parametrize(
+    ("script", "boots"),
+    [
+        ("exit 33", True),
+        ("exit 1", False),
+        ("echo 'KVM internal error. Suberror: 1' >&2; exec sleep 600", False),
+    ],
+)
+def test_kvm_is_used_only_if_it_runs_a_boot_sector(
+    script: str, boots: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    qemu = tmp_path / libvirt.EMULATOR
+    qemu.write_text(f"#!/bin/sh\n{script}\n")
+    qemu.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    assert libvirt.kvm_boots.__wrapped__() is boots
 
 
 def test_box_of_a_release_is_built_once_for_all_its_hosts(
