@@ -21,6 +21,5 @@ def test_submitit_calls_functions_in_jobs(run_client: Callable[..., Result], slu
 def test_dask_jobqueue_computes_on_workers_in_jobs(
     run_client: Callable[..., Result], slurm: Slurm
 ) -> None:
-    done = run_client("clients/with_dask_jobqueue.py", "dask-jobqueue", timeout=900)
-    assert done.stdout == "285\n"
+    assert run_client("clients/with_dask_jobqueue.py", "dask-jobqueue").stdout == "285\n"
     assert [job.name for _, job in slurm.jobs()] == ["dask-worker"] * 2

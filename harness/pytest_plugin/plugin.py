@@ -265,7 +265,7 @@ def run_client(request: pytest.FixtureRequest, slurm: Slurm) -> Callable[..., Re
     """Run a Python program on the controller's host, with packages from here: docs/pytest.md."""
     from harness.pytest_plugin import clients
 
-    def run(program: str | Path, *packages: str, python: str = "", timeout: float = 300) -> Result:
+    def run(program: str | Path, *packages: str, python: str = "", timeout: float = 900) -> Result:
         __tracebackhide__ = True
         try:
             return clients.run_client(
