@@ -124,7 +124,7 @@ def fix(say: Callable[[str], None], provider: str = "docker") -> list[Requiremen
                     engine.connect,
                     bool,
                     what="the engine to answer",
-                    timeout=60,
+                    timeout=300,
                     ignore=(EngineError,),
                 )
             except WaitTimeout as error:

@@ -8,7 +8,7 @@ def add(left, right):
 
 
 executor = submitit.AutoExecutor(folder="logs/%j")
-executor.update_parameters(timeout_min=2, cpus_per_task=1, mem_gb=0.2, slurm_array_parallelism=2)
+executor.update_parameters(timeout_min=10, cpus_per_task=1, mem_gb=0.2, slurm_array_parallelism=2)
 print(executor.submit(add, 1, 2).result())
 print([job.result() for job in executor.map_array(add, [1, 2, 3], [10, 20, 30])])
 try:

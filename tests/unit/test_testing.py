@@ -487,7 +487,7 @@ def test_rest_is_a_url_on_loopback_and_a_client_with_a_token(
     monkeypatch.setattr(hosts, "forwarded", forwarded)
     with clients.rest(hosts, plan_of(path), slurm) as api:
         assert api.url.startswith("http://127.0.0.1:")
-        assert [api.client.get("/").text, httpx2.get(api.url).text] == ["token", "none"]
+        assert [api.client.get("/").text, httpx2.get(api.url, timeout=60).text] == ["token", "none"]
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(api.url)
 

@@ -49,9 +49,12 @@ def connect_to(context: str) -> docker.DockerClient:
     EngineError if it does not answer, or is too old.
     """
     # If $DOCKER_CONFIG has no config.json, ContextAPI looks for contexts in the working directory.
-    result = subprocess.run(
-        ["docker", "context", "inspect", context], capture_output=True, text=True, check=False
-    )
+    try:
+        result = subprocess.run(
+            ["docker", "context", "inspect", context], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError as error:
+        raise EngineError("contexts need Docker's command line: no program docker") from error
     if result.returncode != 0:
         raise EngineError(f"no Docker context {context}", hint="`docker context ls` lists them")
     (facts,) = json.loads(result.stdout)

@@ -203,7 +203,7 @@ def test_array_has_ended_when_all_its_tasks_have(tmp_path: Path) -> None:
         else
             echo "9|COMPLETED|n1|alice|None|8||j"; echo "8|COMPLETED|n1|alice|None|8||j"
         fi"""
-    ended = cluster_with(tmp_path, "squeue", squeue).wait_for([8], {"COMPLETED"}, timeout=5)
+    ended = cluster_with(tmp_path, "squeue", squeue).wait_for([8], {"COMPLETED"}, timeout=60)
     assert {job.job_id for job in ended} == {8, 9}
 
 
@@ -344,5 +344,5 @@ def test_wait_for_a_cluster_ends_when_its_only_controller_has_failed(
     clusters = slurm.clusters(ssh, plan)
     message = f"slurmctld of {next(iter(clusters))} has failed on " if ends else "timed out after"
     with pytest.raises(WaitTimeout, match=message):
-        slurm.wait_until_ready(plan, clusters, timeout=1)
+        slurm.wait_until_ready(plan, clusters, timeout=10)
     assert (ssh.asked == 1) == ends

@@ -58,6 +58,7 @@ def program(port: int, log: Path, token: Path) -> ModuleType:
         "known_hosts": "",
     }
     text = render.template("/usr/local/sbin/slurm-power", log=str(log), **facts)
+    text = text.replace("timeout=5)", "timeout=60)")  # this machine may be busy
     module = ModuleType("slurm_power")
     exec(text.rpartition("\ntry:\n")[0], module.__dict__)  # noqa: S102  the harness's own template
     module.TOKEN = token  # type: ignore[attr-defined]

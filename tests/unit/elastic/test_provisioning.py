@@ -49,7 +49,7 @@ class Engine:
     def make(
         self, run: Any, plan: Any, hosts: list[Host], files: dict[str, list[render.RenderedFile]]
     ) -> None:
-        self.go.wait(5)
+        self.go.wait(120)
         for host in hosts:
             if host.name in self.refused:
                 raise EngineError("no capacity")
@@ -217,7 +217,10 @@ def test_silent_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
             reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
             writer.write(b"POST /v1/resume HTTP/1.1\r\nHost: ")
             async with asyncio.timeout(30):
-                answer = await reader.read()
+                try:
+                    answer = await reader.read()
+                except ConnectionResetError:  # if it was closed before the request was read
+                    answer = b""
             writer.close()
         return answer
 
@@ -326,11 +329,12 @@ def test_unexpected_error_is_reported_and_blocks_no_host(
 ) -> None:
     run.machines.rmdir()  # where a machine is noted once it has started
     client.post("/v1/resume", json={"nodes": ["c1"]})
-    problem = wait_until(
-        lambda: str(client.get("/v1/nodes").json()["c1"]["problem"]),
+    # The API forgets it at the next attempt, which finds the machine.
+    [problem, *_] = wait_until(
+        lambda: [event["problem"] for event in run.events() if event.get("action") == "problem"],
         bool,
         what="reported",
-        timeout=30,
+        timeout=60,
     )
     assert problem.startswith("FileNotFoundError: ")
     client.post("/v1/suspend", json={"nodes": ["c1"]})
@@ -392,7 +396,7 @@ def test_stop_request_during_an_engine_query_is_not_forgotten(
     process = multiprocessing.get_context("spawn").Process(target=serve_nothing, args=[run, number])
     process.start()
     try:
-        process.join(20)
+        process.join(180)
         assert process.exitcode == 0
     finally:
         process.kill()
@@ -429,7 +433,7 @@ def test_manual_nodes_are_powered_as_their_last_request_says() -> None:
         Capabilities(cgroups=False, own_hardware=False),
     )
     with provisioning.manual_nodes_powered(plan, {"cloud": Cluster()}, hosts):
-        wait_until(lambda: len(hosts.done), lambda count: count == 2, what="both nodes", timeout=20)
+        wait_until(lambda: len(hosts.done), lambda count: count == 2, what="both nodes", timeout=60)
     assert hosts.done == {
         "c1": ["systemctl", "--no-block", "stop", "slurmd"],
         "c2": ["systemctl", "--no-block", "start", "slurmd"],

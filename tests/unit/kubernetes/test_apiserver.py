@@ -45,19 +45,22 @@ def test_emulated_api_answers_nobody_without_its_token(
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    with apiserver.with_ledger(files("n1"), tmp_path / "log") as api:
+    with (
+        apiserver.with_ledger(files("n1"), tmp_path / "log") as api,
+        httpx2.Client(timeout=60) as client,
+    ):
         known = json.loads(api.kubeconfig.read_text())
         server = known["clusters"][0]["cluster"]["server"]
         page = f"{server}/apis/{GROUP}/{VERSION}/namespaces/{NAMESPACE}/{PLURAL}/n1"
         token = known["users"][0]["user"]["token"]
-        assert httpx2.get(page, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        assert client.get(page, headers={"Authorization": f"Bearer {token}"}).status_code == 200
         for stranger in (
             {},
             {"Authorization": "Bearer wrong"},
             {"Authorization": b"Bearer \xe2\x82\xac"},
         ):
-            assert httpx2.get(page, headers=stranger).status_code == 401
-            assert httpx2.patch(page, headers=stranger, content=b"{}").status_code == 401
+            assert client.get(page, headers=stranger).status_code == 401
+            assert client.patch(page, headers=stranger, content=b"{}").status_code == 401
         assert api.kubeconfig.stat().st_mode & 0o777 == 0o600
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -223,7 +224,7 @@ def test_programs_import_nothing_from_the_working_directory(
 @pytest.fixture
 def impostor() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A process with the arguments of a run's provisioning API, and the run's id."""
-    run_id = "mine-20261122T041700-d94c01"
+    run_id = f"mine-20261122T041700-{secrets.token_hex(3)}"
     words = ["sh", "-c", "read forever", "sh", "harness.elastic.provisioning_api", run_id]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
         # The kernel sets a new program's arguments a moment after Popen returns.
@@ -253,7 +254,7 @@ def test_another_users_process_is_not_mistaken_for_the_api_of_a_run(
 def test_process_that_ignores_sigterm_is_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_id = "mine-20261122T041700-d94c01"
+    run_id = f"mine-20261122T041700-{secrets.token_hex(3)}"
     stubborn = [
         "sh",
         "-c",

@@ -70,6 +70,6 @@ def test_process_ids_of_other_hosts_are_not_taken_for_processes_of_this_one() ->
 def test_machine_computes_at_least_as_much_as_a_process_of_it() -> None:
     before, _ = _cpu_times_of_machine()
     began = time.process_time()
-    while time.process_time() < began + 0.3:
-        pass
-    assert _cpu_times_of_machine()[0] - before >= 0.25e6
+    # Where a hypervisor pauses the machine, this may count as the time of the process only.
+    while (computed := _cpu_times_of_machine()[0] - before) < 0.25e6:
+        assert time.process_time() < began + 10, computed
