@@ -55,8 +55,12 @@ _SECONDS_A_NODE = 0.2
 # see `Job.ours`.
 MARK = "slurm-harness"
 _SUBMIT = frozenset({"sbatch", "srun", "salloc"})
+# Words of commands that can be repeated: queries, and changes that do not add up.
 _REPEATABLE = frozenset(
-    {"squeue", "sinfo", "sacct", "sprio", "sshare", "sdiag", "sreport", "scancel"}
+    [
+        *("squeue", "sinfo", "sacct", "sprio", "sshare", "sdiag", "sreport", "show", "token"),
+        *("scancel", "update"),
+    ]
 )
 # Errors of sbatch after which slurmctld may have accepted the job nevertheless.
 UNCERTAIN = (
@@ -279,7 +283,7 @@ class SlurmCluster:
         time: members of a federation block each other for that long (fed_mgr_job_lock()). What can
         be repeated is repeated before.
         """
-        repeatable = command[0] in _REPEATABLE or not {"show", "update"}.isdisjoint(command)
+        repeatable = not _REPEATABLE.isdisjoint(command)
         deadline = time.monotonic() + self._timeout
         while True:
             try:

@@ -79,7 +79,7 @@ else:
 HUNG_RANK = "rank-that-hangs"
 _HUNG_RANKS = f"{WORLD}world.recv()"
 # Seconds that `--begin` delays a job.
-DELAY = 15
+DELAY = 40
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -175,7 +175,7 @@ def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
 
 def _end_soon(cluster: SlurmCluster, job_id: int, jobs: Jobs) -> None:
     """Bring the end time of a job forward once it runs."""
-    cluster.wait_for([job_id], {"RUNNING"})
+    cluster.wait_for([job_id], {"RUNNING"}, timeout=300)
     _end_in(cluster, job_id, 5, jobs)
 
 
@@ -355,7 +355,7 @@ trap 'echo note.script=USR1 >> "$trace"; exit 0' USR1
 srun sh -c {shlex.quote(task)} & wait"""
     ids = {
         (name, target): jobs.submit_here(
-            cluster, script, *small(jobs.plan, name, 2), f"--signal={prefix}USR1@60"
+            cluster, script, *small(jobs.plan, name, 5), f"--signal={prefix}USR1@60"
         )
         for name, cluster in clusters.items()
         for target, prefix in (("script", "B:"), ("task", ""))

@@ -13,6 +13,7 @@ import pytest
 from conftest import everywhere, problems_on
 from test_hosts import CLIENT_ENDED, PEER_ENDED, complaints, daemons_with_logs, is_known
 
+from harness.cluster import diagnosis
 from harness.plan import Plan
 from harness.report import timeline
 from harness.rundir import RunDir
@@ -82,7 +83,8 @@ def test_no_daemon_ended_unless_a_fault_ended_it(
     known_errors = checks_plugin.provoked(request.session)
     spans = timeline.faults(run.events())
     script = (
-        f"journalctl --quiet --no-pager --output=short-unix --since=@{BEGAN - MOMENT:.0f} _PID=1"
+        f"{diagnosis.JOURNAL_IS_WRITTEN};"
+        f" journalctl --quiet --no-pager --output=short-unix --since=@{BEGAN - MOMENT:.0f} _PID=1"
         " | grep -aE ' slurm[^ ]*: Main process exited' || true"
     )
 

@@ -287,10 +287,13 @@ def test_idle_nodes_are_powered_down_and_their_hosts_are_gone(
         )
     elastic.wait_until_down()
     assert elastic.awake() == {}
-    hosts = providers.get(elastic.run.provider).hosts(elastic.run.id)
-    assert not {
-        name for name, provision in elastic.nodes.items() if provision == "create" and name in hosts
-    }
+    created = {name for name, provision in elastic.nodes.items() if provision == "create"}
+    wait_until(
+        lambda: created & {*providers.get(elastic.run.provider).hosts(elastic.run.id)},
+        lambda left: not left,
+        what="hosts of created nodes to be removed",
+        timeout=180,
+    )
 
 
 def test_sinfo_shows_which_nodes_are_powered_down(elastic: Elastic, jobs: Jobs) -> None:

@@ -775,7 +775,7 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
         "s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1);"
         "s.bind(('', 873)); s.listen()"
     )
-    ask = "timeout 5 bash -c '</dev/tcp/{}/{}' 2>/dev/null && echo open || echo closed"
+    ask = "timeout 30 bash -c '</dev/tcp/{}/{}' 2>/dev/null && echo open || echo closed"
     # If the site has no other host, this is the first host itself.
     neighbor = [host for host in plan.permanent_hosts() if host.site == first.site][:2][-1]
     script = (

@@ -18,6 +18,7 @@ import pytest
 from conftest import Jobs
 
 from harness import faults, releases, slurm_options
+from harness.cluster import slurm
 from harness.cluster.slurm import FINISHED, SlurmCluster, parse_details
 from harness.faults import Fault
 from harness.open_run import OpenRun
@@ -63,9 +64,9 @@ def recorded(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, SlurmCl
 
 
 @pytest.fixture(scope="session")
-def cluster(recorded: dict[str, SlurmCluster]) -> SlurmCluster:
-    """The first of these clusters."""
-    return next(iter(recorded.values()))
+def cluster(recorded: dict[str, SlurmCluster], ssh: Ssh, plan: Plan) -> SlurmCluster:
+    """The first of these clusters. Programs around a job may hold up its command for minutes."""
+    return slurm.clusters(ssh, plan, timeout=600)[next(iter(recorded))]
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,12 @@ def test_login_hosts_reach_slurmctld_and_slurmdbd(ssh: Ssh, plan: Plan) -> None:
         queries.append(["sacct", "--noheader", "--allocations"])
     for host in plan.login_hosts():
         for query in queries:
-            answer = ssh.run(host.name, query, check=False)
+            answer = wait_until(
+                lambda host=host, query=query: ssh.run(host.name, query, check=False),
+                lambda answer: "Socket timed out" not in answer.stderr,
+                what=f"an answer to {query[0]} on {host.name}",
+                timeout=120,
+            )
             assert answer.exit_code == 0, f"{host.name}: {query[0]} fails: {answer.stderr}"
 
 

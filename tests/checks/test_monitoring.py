@@ -104,7 +104,8 @@ class Prometheus:
             lambda answers: answers[0][0] == 200,
             what=f"Prometheus to answer at {place}",
             timeout=SCRAPES_WITHIN,
-            give_up=lambda answers: answers[0][0] != 503,  # while it reads what it has stored
+            # It answers 503 while it reads what it has stored.
+            give_up=lambda answers: answers[0][0] not in {0, 503} or "refused" in answers[0][1],
             show=lambda answers: " ".join(map(str, answers[0])),
         )
         return json.loads(body)["data"]

@@ -17,7 +17,7 @@ from harness.cluster.slurm import FINISHED, Node, SlurmCluster, job_key
 from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.ssh import Ssh
-from harness.verify import trace_comparison
+from harness.verify import job_events, trace_comparison
 from harness.verify.selection import has_many_nodes
 from harness.wait import wait_until
 
@@ -82,7 +82,7 @@ def test_every_node_is_idle_and_has_its_own_slurmd(
 
 
 def test_each_of_many_short_jobs_runs_once_and_has_one_record(
-    large: SlurmCluster, plan: Plan, jobs: Jobs
+    large: SlurmCluster, plan: Plan, jobs: Jobs, ssh: Ssh
 ) -> None:
     hosts_of = plan.hosts_of(large.name)
     count = JOBS_OF_A_NODE * len(hosts_of)
@@ -93,10 +93,10 @@ def test_each_of_many_short_jobs_runs_once_and_has_one_record(
     ended = large.wait_for(arrays, {"COMPLETED"}, timeout=seconds)
     keys = {job_key(large.name, job.job_id) for job in ended}
     assert len(keys) == count, f"{len(keys)} jobs of {count}"
-    traces = jobs.traces()
+    traces, logged = jobs.traces(), job_events.logged_times(ssh, plan)
     wait_until(
         lambda: trace_comparison.differences(
-            keys, traces, large.records("--local"), {large.name: hosts_of}, OVERHEAD
+            keys, traces, large.records("--local"), {large.name: hosts_of}, OVERHEAD, logged
         ),
         lambda differences: not differences,
         what=f"accounting to agree with the traces of {count} jobs",

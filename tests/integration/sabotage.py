@@ -481,7 +481,9 @@ FEDERATION = [
         (
             "onprem-ctl",
             "for c in on-prem=cloud aws=onsite; do"
-            " sacctmgr -i modify cluster ${c%=*} set feature=${c#*=}; done",
+            " sacctmgr -i modify cluster ${c%=*} set feature=${c#*=};"
+            ' until scontrol show federation | grep -q "${c%=*}:.*Features:${c#*=}"; do'
+            " sleep 0.1; done; done",
         ),
         (
             "onprem-ctl",
@@ -1185,7 +1187,7 @@ DBD_CONF = "/etc/slurm/slurmdbd.conf"
 DBD_KEY = f"sed -i.right s,jwt_key={JWT_KEY},jwt_key={OTHER_KEY}, {DBD_CONF} && {RESTART_SLURMDBD}"
 FAKETIME = "$(ls /usr/lib/*/faketime/libfaketimeMT.so.1)"
 LATE = drop_in(
-    "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-180s FAKETIME_DONT_FAKE_MONOTONIC=1"
+    "slurmctld", f"Environment=LD_PRELOAD={FAKETIME} FAKETIME=-600s FAKETIME_DONT_FAKE_MONOTONIC=1"
 )
 FEW_FILES = stale("slurmctld", "LimitNOFILE=99")
 ONCE = drop_in("slurmrestd", "Restart=no")
@@ -1635,6 +1637,7 @@ def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
         clear_nodes(run)
         # slurmctld asks a node that was silent for a moment only every 100 s.
         lifecycle.wait_until_ready(run, timeout=400)
+        wait_for_slurmdbd(run)
     messages = (
         "\n".join(f"{check.outcome} {check.id}: {check.message}" for check in evaluation.checks)
         + evaluation.problem
@@ -1642,6 +1645,19 @@ def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
     missed = [one.message for one in sabotages if undetected(one, evaluation.checks)]
     assert not missed, f"{missed} not in:\n{messages}"
     assert evaluation.verdict() == "failed", messages
+
+
+def wait_for_slurmdbd(run: OpenRun) -> None:
+    """Wait until slurmdbd has everything: the next sabotage may be one of its database."""
+    if run.plan.scenario.accounting:
+        for cluster in slurm.clusters(run.ssh, run.plan).values():
+            wait_until(
+                cluster.waiting_for_slurmdbd,
+                lambda waiting: not waiting,
+                what=f"slurmdbd to take the messages of {cluster.name}",
+                timeout=300,
+                ignore=(CommandFailed,),
+            )
 
 
 def clear_nodes(run: OpenRun) -> None:

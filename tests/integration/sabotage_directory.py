@@ -56,8 +56,10 @@ DIRECTORY = [
         AWAY,
         "n1",
         # A host that asks sssd no longer as soon as the directory is away.
-        "cp -p /etc/nsswitch.conf /root/right; systemd-run --quiet --unit=forget bash -c"
-        " 'while : < /dev/tcp/ldap/636; do sleep 0.02; done; sed -i s/sss// /etc/nsswitch.conf'",
+        "cp -p /etc/nsswitch.conf /root/right; sed s/sss// /root/right > /etc/nsswitch.conf.new;"
+        " systemd-run --quiet --unit=forget bash -c"
+        " 'while : < /dev/tcp/ldap/636; do read -t 0.02 <> <(:); done;"
+        " mv /etc/nsswitch.conf.new /etc/nsswitch.conf'",
         "systemctl stop forget; cp -p /root/right /etc/nsswitch.conf",
         "n1: no user alice any more, since slapd stopped",
     ),

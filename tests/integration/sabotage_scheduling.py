@@ -66,7 +66,7 @@ SCHEDULING = [
         ),
     ),
     at_ctl(
-        "before_its_begin_time", sbatch("s/--begin=now+15//"), "a job with --begin=now+15 began"
+        "before_its_begin_time", sbatch("s/--begin=now+40//"), "a job with --begin=now+40 began"
     ),
     at_ctl(
         "warning_signal_reaches",
