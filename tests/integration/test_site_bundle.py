@@ -303,7 +303,7 @@ def test_rehearsal_of_a_bundle_runs_the_sites_scripts(
         what="a health check",
         timeout=120,
     )
-    journal = ("sh", "-c", "journalctl --sync && journalctl --identifier=slurm-stand-in")
+    journal = ("sh", "-c", "journalctl --sync; journalctl --identifier=slurm-stand-in")
     calls = succeed("exec", "--run", copy.stem, "copy1", "--", *journal)
     assert f"/usr/bin/gpu-check --job {number}" in calls
 
