@@ -240,7 +240,7 @@ def test_task_that_crashes_leaves_a_core_file_only_if_its_user_wants_one(
 
     def look(name: str) -> list[str]:
         cluster = clusters[name]
-        options = (*only(cluster, plan), *jobs.access_options(cluster))
+        options = (*cluster.marked(), *only(cluster, plan), *jobs.access_options(cluster))
         task = shlex.join(["srun", *options, "python3", "-c", _CRASH])
         script = f"""hard=$(prlimit --core --output=HARD --noheadings | tr -d ' ')
             for wanted in $hard 0; do
