@@ -16,7 +16,7 @@ from support import SCENARIOS, Harness
 
 WAITS = Path(__file__).with_name("simulated_waits.py")
 SIGNALS = Path(__file__).with_name("signalled_waits.py")
-WAIT = 60.0
+WAIT = 20.0
 # Sets the clock, and changes its rate after a while.
 PROGRAM = """
 make_clock(1_900_000_000 * _SECOND, {rate}, {top})
@@ -85,7 +85,7 @@ def test_waits_are_as_long_as_the_clock_says(host: OpenRun) -> None:
 def test_waits_follow_a_rate_that_changes(host: OpenRun) -> None:
     for name, (least, _, real) in waits(host, 1, 50, changes=True).items():
         assert least >= WAIT - 0.1, name
-        # At the low rate it would take a minute: no process sleeps through a change of the rate.
+        # At the low rate it would take 20 s: no process sleeps through a change of the rate.
         assert real < WAIT / 2, name
 
 
