@@ -59,9 +59,8 @@ class Host:
     on separate small disks in memory, with their sizes. `apptainer`: users can run Apptainer
     containers. `packages` are packages in addition to those of every host, `spank_plugins` the
     paths of plugins with their sources, `user_data` the text with which cloud-init initializes it.
-    `origin` is where Slurm comes from, if that is not Debian's
-    packages of the release. `dns_server` is the host that resolves names for it; None if it has
-    them in /etc/hosts.
+    `origin` is where Slurm comes from, if that is not Debian's packages of the release.
+    `dns_server` is the host that resolves names for it; None if it has them in /etc/hosts.
     """
 
     name: str

@@ -71,7 +71,7 @@ UNCERTAIN = (
     "Unexpected message",
 )
 # SLURM_PROTOCOL_SOCKET_IMPL_TIMEOUT in Slurm's slurm_errno.c.
-_LATE = "Socket timed out on send/recv operation"
+LATE = "Socket timed out on send/recv operation"
 # squeue(1), JOB REASON CODES: reasons of a pending job while other jobs have its nodes.
 _NODES_TAKEN = frozenset(
     {"None", "Resources", "Priority", "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved"}
@@ -305,7 +305,7 @@ class SlurmCluster:
                 raise
             raise self._explained(error) from error
         except CommandFailed as error:
-            if submits or _LATE not in error.stderr:
+            if submits or LATE not in error.stderr:
                 raise
             raise LateAnswer(
                 error.host, error.command_line, error.returncode, error.stdout, error.stderr
@@ -490,6 +490,15 @@ class SlurmCluster:
         """Return the number of messages that slurmctld keeps until slurmdbd accepts them."""
         match = re.search(r"DBD Agent queue size:\s*(\d+)", self.run("sdiag").stdout)
         return int(match[1]) if match else 0
+
+    def wait_for_slurmdbd(self, timeout: float) -> None:
+        """Wait until slurmdbd has accepted all messages."""
+        wait_until(
+            self.waiting_for_slurmdbd,
+            lambda waiting: not waiting,
+            what=f"slurmdbd to take the messages of {self.name}",
+            timeout=timeout,
+        )
 
     def usage(self) -> list[Usage]:
         """Return the fair-share usage of each association; none if slurmctld does not count it."""

@@ -24,6 +24,8 @@ SLURMDBD = """
         done
     }
 """
+# systemctl does not wait until slurmdbd listens.
+WAIT_FOR_SLURMDBD = f"{SLURMDBD} wait_for_slurmdbd"
 _LOSE = f"""{SLURMDBD}
     umask 077; mariadb-dump --single-transaction --databases "$(of StorageLoc)" > "$aside/dump.new"
     mv "$aside/dump.new" "$aside/dump.sql"

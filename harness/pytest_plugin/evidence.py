@@ -11,7 +11,6 @@ from pathlib import Path
 from harness.cluster import logs
 from harness.errors import HarnessError
 from harness.testing import Slurm, Submission
-from harness.wait import wait_until
 
 # How many of a failed test's last jobs are shown, and how many characters of each job's output.
 _JOBS_SHOWN, _OUTPUT_SHOWN = 5, 2000
@@ -61,12 +60,7 @@ def _wait_until_recorded(used: Slurm) -> None:
     """Wait until slurmdbd has taken what slurmctld has to tell it; what is late is not shown."""
     for cluster in used.clusters.values() if used.plan.scenario.accounting else ():
         with suppress(HarnessError):
-            wait_until(
-                cluster.waiting_for_slurmdbd,
-                lambda waiting: not waiting,
-                what="slurmdbd to take all messages",
-                timeout=_RECORDED_WITHIN,
-            )
+            cluster.wait_for_slurmdbd(_RECORDED_WITHIN)
 
 
 def _section(job: Submission) -> tuple[str, str]:

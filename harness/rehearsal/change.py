@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from harness import lifecycle, scenario
 from harness.cluster import slurm
 from harness.cluster.slurm import FINISHED, Job, SlurmCluster
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
-from harness.faults.database import SLURMDBD
+from harness.faults.database import WAIT_FOR_SLURMDBD
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import Host, Plan, make_plan
@@ -333,12 +334,15 @@ def _actions(
     }
     for name, concerned in draining.items():
         if concerned:
-            yield f"drain {hostlist.fold(concerned)}", _draining(clusters[name], concerned)
+            yield (
+                f"drain {hostlist.fold(concerned)}",
+                partial(drain, clusters[name], concerned, "change"),
+            )
     for need in diff.needed(changes):
         yield STEPS.get(need, need), _Action(run, rehearsal, changed, need)
     for name, drained in draining.items():
         if concerned := [node for node in drained if node in new.hosts_of(name)]:
-            yield f"resume {hostlist.fold(concerned)}", _resuming(clusters[name], concerned)
+            yield f"resume {hostlist.fold(concerned)}", partial(resume, clusters[name], concerned)
     yield "wait until the clusters accept jobs", lambda: lifecycle.wait_until_ready(run, new)
 
 
@@ -348,14 +352,6 @@ def _names(nodes: str | None) -> set[str]:
 
 def _hosts_of(plan: Plan, cluster: str) -> list[str]:
     return [host.name for host in plan.hosts if host.cluster in {cluster, None}]
-
-
-def _draining(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], object]:
-    return lambda: drain(cluster, nodes, "change")
-
-
-def _resuming(cluster: SlurmCluster, nodes: Sequence[str]) -> Callable[[], object]:
-    return lambda: resume(cluster, nodes)
 
 
 def reconfigure(cluster: SlurmCluster) -> None:
@@ -429,13 +425,13 @@ class _Action:
     def _systemctl(self, verb: str, daemon: str) -> None:
         """Run `systemctl VERB DAEMON` on the hosts of the changed clusters, one by one.
 
-        systemctl does not wait until slurmdbd listens, and slurmctld would log errors.
+        Waits until slurmdbd listens, because slurmctld would log errors.
         """
         for host in self.rehearsal.new.with_daemon(daemon):
             if host.cluster is None or host.cluster in self.clusters:
                 self._run_on(host.name, "systemctl", verb, daemon)
                 if daemon == "slurmdbd" and verb != "stop":
-                    self._run_on(host.name, "sh", "-c", f"{SLURMDBD} wait_for_slurmdbd")
+                    self._run_on(host.name, "sh", "-c", WAIT_FOR_SLURMDBD)
 
     def _run_command(self) -> None:
         """Run a command such as "restart UNIT" or "run systemd-sysusers"."""

@@ -29,7 +29,7 @@ from harness.cluster import node_state, slurm
 from harness.cluster.slurm import FINISHED, Node, SlurmCluster
 from harness.elastic import provisioning
 from harness.errors import ClusterError, CommandFailed, HarnessError, UsageError, WaitTimeout
-from harness.faults.database import SLURMDBD
+from harness.faults.database import WAIT_FOR_SLURMDBD
 from harness.open_run import OpenRun
 from harness.parsing import hostlist
 from harness.plan import SHARED_DIRECTORY, Host, Plan
@@ -634,9 +634,8 @@ def _continue(run: OpenRun, step: Step, hosts: Iterable[str]) -> None:
         for host in _with_daemon(run, step, daemon):
             with suppress(HarnessError):
                 run.ssh.run(host, ["systemctl", "start", daemon], timeout=_PATIENCE)
-                if daemon == "slurmdbd":  # systemctl does not wait until it listens
-                    wait = f"{SLURMDBD} wait_for_slurmdbd"
-                    run.ssh.run(host, ["sh", "-c", wait], timeout=_PATIENCE)
+                if daemon == "slurmdbd":
+                    run.ssh.run(host, ["sh", "-c", WAIT_FOR_SLURMDBD], timeout=_PATIENCE)
     for cluster, nodes in _nodes_of(run, step):
         with suppress(HarnessError):
             resume(cluster, nodes)

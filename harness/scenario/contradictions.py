@@ -17,7 +17,6 @@ from harness.scenario.model import (
     Accounting,
     Cluster,
     Dimensions,
-    NodeGroup,
     Options,
     Path_,
     Scenario,
@@ -409,7 +408,8 @@ def _wrong_partitions(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]
 def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]:
     for index, group in enumerate(cluster.nodes):
         if group.user_data:
-            yield from _wrong_user_data(group, (*at, index, "user_data"))
+            place = (*at, index, "user_data")
+            yield from _wrong_user_data(group.user_data.text, group.provision, place)
         if group.provision == "static":
             continue
         here = (*at, index, "provision")
@@ -419,11 +419,10 @@ def _wrong_provision(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_, str]]
             yield here, f"{cluster.controller} is the controller, which is always up"
 
 
-def _wrong_user_data(group: NodeGroup, at: Path_) -> Iterator[tuple[Path_, str]]:
+def _wrong_user_data(text: str, provision: str, at: Path_) -> Iterator[tuple[Path_, str]]:
     """Yield why cloud-init would not use a node group's user-data."""
-    if group.provision != "create":
+    if provision != "create":
         yield at, "cloud-init initializes only nodes that are created: provision: create"
-    text = group.user_data.text if group.user_data else ""
     if text and not _USER_DATA.match(text):
         yield (
             at,

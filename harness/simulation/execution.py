@@ -396,12 +396,7 @@ def _gather(policy: Policy, repeat: int, facts: _DriverReport) -> Simulation:
     run = policy.run
     cluster = slurm.clusters(run.ssh, run.plan)[policy.cluster]
     with suppress(HarnessError):  # such as that of a slurmctld that has ended
-        wait_until(
-            cluster.waiting_for_slurmdbd,
-            lambda waiting: not waiting,
-            what="slurmdbd to take the ends of all jobs",
-            timeout=_RECORDED_WITHIN,
-        )
+        cluster.wait_for_slurmdbd(_RECORDED_WITHIN)
     printed = collect_results.query(cluster, facts.begin)
     directory = run.directory.path / "printed" / str(repeat)
     directory.mkdir(parents=True, exist_ok=True)

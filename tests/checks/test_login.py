@@ -11,6 +11,7 @@ from early_jobs import job_places
 from test_scheduling import wait_until_begun
 
 from harness import render, run_secrets, slurm_options
+from harness.cluster import slurm
 from harness.cluster.slurm import FINISHED, SlurmCluster
 from harness.plan import Host, Plan
 from harness.rundir import RunDir
@@ -58,7 +59,7 @@ def test_login_hosts_reach_slurmctld_and_slurmdbd(ssh: Ssh, plan: Plan) -> None:
         for query in queries:
             answer = wait_until(
                 lambda host=host, query=query: ssh.run(host.name, query, check=False),
-                lambda answer: "Socket timed out" not in answer.stderr,
+                lambda answer: slurm.LATE not in answer.stderr,
                 what=f"an answer to {query[0]} on {host.name}",
                 timeout=120,
             )

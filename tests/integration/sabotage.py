@@ -1637,7 +1637,9 @@ def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
         clear_nodes(run)
         # slurmctld asks a node that was silent for a moment only every 100 s.
         lifecycle.wait_until_ready(run, timeout=400)
-        wait_for_slurmdbd(run)
+        # The next sabotage may be one of the database.
+        for cluster in slurm.clusters(run.ssh, run.plan).values():
+            cluster.wait_for_slurmdbd(300)
     messages = (
         "\n".join(f"{check.outcome} {check.id}: {check.message}" for check in evaluation.checks)
         + evaluation.problem
@@ -1645,19 +1647,6 @@ def break_and_verify(run: OpenRun, sabotage: Sabotage) -> None:
     missed = [one.message for one in sabotages if undetected(one, evaluation.checks)]
     assert not missed, f"{missed} not in:\n{messages}"
     assert evaluation.verdict() == "failed", messages
-
-
-def wait_for_slurmdbd(run: OpenRun) -> None:
-    """Wait until slurmdbd has everything: the next sabotage may be one of its database."""
-    if run.plan.scenario.accounting:
-        for cluster in slurm.clusters(run.ssh, run.plan).values():
-            wait_until(
-                cluster.waiting_for_slurmdbd,
-                lambda waiting: not waiting,
-                what=f"slurmdbd to take the messages of {cluster.name}",
-                timeout=300,
-                ignore=(CommandFailed,),
-            )
 
 
 def clear_nodes(run: OpenRun) -> None:

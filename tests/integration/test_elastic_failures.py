@@ -211,15 +211,6 @@ def wait_until_at_rest(run: OpenRun, cluster: SlurmCluster) -> None:
     )
 
 
-def wait_until_made(run: OpenRun, node: str) -> None:
-    wait_until(
-        lambda: run.provider.hosts(run.directory.id),
-        lambda there: there.get(node) is True,
-        what=f"{node} to be made",
-        timeout=PATIENCE,
-    )
-
-
 def submit(cluster: SlurmCluster, body: str, *options: str) -> int:
     return cluster.submit(job_trace.script(body), "--output=/dev/null", *options, user="alice")
 

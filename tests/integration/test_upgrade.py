@@ -16,7 +16,6 @@ from harness.plan import Plan
 from harness.providers import CanCopy, ability
 from harness.rehearsal import upgrade, workload
 from harness.report import model
-from harness.wait import wait_until
 from support import Harness, deployed
 
 ROLLING = """
@@ -75,12 +74,7 @@ def saved_site(harness: Harness, runs: Path, tmp_path: Path) -> tuple[Path, Path
             "--output=/dev/null",
             user="carol",
         )
-        wait_until(
-            cluster.waiting_for_slurmdbd,
-            lambda waiting: not waiting,
-            what="slurmdbd to take all messages",
-            timeout=120,
-        )
+        cluster.wait_for_slurmdbd(120)
         run.ssh.run("ctl", ["systemctl", "stop", "slurmctld"], timeout=300)
         dump.write_text(run.ssh.run("accounting", ["mariadb-dump", "slurm_acct_db"]).stdout)
         assert SECRET in dump.read_text()
