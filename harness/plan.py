@@ -321,7 +321,7 @@ def make_plan(name: str, scenario: Scenario, capabilities: Capabilities) -> Plan
         hosts = (
             [host, *hosts]
             if host.name not in {member.name for member in hosts}
-            else [_both(host, member) for member in hosts]
+            else [_with_accounting(host, member) for member in hosts]
         )
         if accounting.backup:
             daemons = (*authentication(scenario), "slurmdbd")
@@ -415,7 +415,7 @@ def _with_dns(scenario: Scenario, hosts: list[Host]) -> list[Host]:
     return hosts
 
 
-def _both(accounting: Host, host: Host) -> Host:
+def _with_accounting(accounting: Host, host: Host) -> Host:
     """Return a cluster's host; the accounting host also gets the daemons of accounting."""
     if host.name != accounting.name:
         return host

@@ -319,7 +319,7 @@ def _accounting_objects(
 ) -> Iterator[RenderedFile]:
     """Yield the program that creates accounts, users, QOS and federations in slurmdbd.
 
-    On a host without a cluster, it needs a slurm.conf that tells sacctmgr where slurmdbd is.
+    On a host without a cluster, it needs a slurm.conf with the address of slurmdbd.
     """
     path = "/usr/local/sbin/slurm-accounting-objects"
     slurm_users = {

@@ -179,7 +179,7 @@ class RunDir:
     def control_directory(self) -> Path:
         """The directory of the sockets of SSH's shared connections.
 
-        Their paths must be shorter than 104 characters.
+        `harness doctor` checks that their paths are short enough for unix(7).
         """
         return self._control_directory
 

@@ -111,7 +111,7 @@ def _receive(control: socket.socket) -> bytes:
 
 
 def _read(control: socket.socket, size: int) -> bytes:
-    """Return so many bytes, or b"" at the end."""
+    """Return exactly `size` bytes, or b"" if the connection ends before that."""
     text = b""
     with suppress(ConnectionError):
         while len(text) < size:

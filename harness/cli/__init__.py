@@ -1,4 +1,4 @@
-"""The command line. The only package that prints or exits.
+"""The command line: prints results and errors, and sets the exit code.
 
 Each command imports the modules that it needs, because all of them take longer to load than most
 commands take to run.

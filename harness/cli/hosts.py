@@ -62,10 +62,11 @@ def shell(
 
     run = open_run(runs, which)
     users = list(run.plan.scenario.users)
-    if not users or user not in {None, *users}:
+    if not users:
+        raise UsageError(f"{run.directory.id} has no users", hint="give the scenario `users:`")
+    if user not in {None, *users}:
         raise UsageError(
-            f"no user {user or ''} in {run.directory.id}".replace("  ", " "),
-            hint=f"users: {', '.join(users) or 'none'}",
+            f"no user {user} in {run.directory.id}", hint=f"its users are {', '.join(users)}"
         )
     on = find_host(run, host or next(iter(run.plan.scenario.clusters.values())).controller)
     script = f"for SLURM_CONF in {' '.join(_SLURM_CONFS)}; do [ ! -e $SLURM_CONF ] || break; done; "

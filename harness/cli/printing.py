@@ -232,7 +232,7 @@ def print_diff(files: list[diff.FileDiff], changes: list[diff.Change], steps: li
         )
         where = f" on {change.hosts}" if change.hosts else ""
         action = diff.NEEDS.get(change.needs, change.needs) or "review it"
-        drain = f"drain {change.nodes or 'the nodes concerned'}, " if change.drain else ""
+        drain = f"drain {change.nodes or 'the affected nodes'}, " if change.drain else ""
         needs = escape(drain + action)
         why = f" ({change.why})" if change.why else ""
         out.print(f"{escape(what + values + where)}\n    [bold]{needs}[/bold]{escape(why)}")
@@ -406,14 +406,14 @@ def print_findings(findings: list[configuration_check.Finding]) -> None:
     err.print(f"{summary or 'no findings'}{refusal}")
 
 
-def print_finding(finding: doctor.Requirement) -> None:
+def print_requirement(finding: doctor.Requirement) -> None:
     """Print a finding of `harness doctor`, and the command that fixes it."""
     if finding.ok:
         mark = "[green]ok[/green]     "
     elif finding.fatal:
         mark = "[red]missing[/red]"
     else:
-        mark = "[yellow]weak[/yellow]   "
+        mark = "[yellow]warning[/yellow]"
     out.print(f"{mark} {finding.subject}: {escape(finding.text)}")
     if not finding.ok and finding.fix:
         out.print(f"        fix: {escape(finding.fix)}")

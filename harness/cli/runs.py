@@ -46,11 +46,11 @@ from harness.cli.printing import (
     err,
     out,
     print_comparison,
-    print_finding,
     print_json,
     print_profile,
     print_rehearsal,
     print_report,
+    print_requirement,
     progress,
     status_table,
 )
@@ -97,7 +97,7 @@ def doctor_(
         for finding in findings:
             is_missing = finding.fatal and not finding.ok
             if is_missing or not quiet:
-                print_finding(finding)
+                print_requirement(finding)
     raise typer.Exit(3 if any(finding.fatal and not finding.ok for finding in findings) else 0)
 
 
@@ -375,7 +375,7 @@ def rehearse_change(
     new, changes = change.plan_change(plan, source, after)
     rows = table.read(table_path, plan.scenario) if table_path else []
     run = lifecycle.create(before, source, runs, progress(), release or ())
-    wanted = change.Rehearsal(new, changes, rows, rate, seed)
+    wanted = change.ChangeRehearsal(new, changes, rows, rate, seed)
     report = change.run(run, wanted, after, keep=keep, directory=report_directory)
     print_report(report, format_, every_check=True)
     raise typer.Exit(report.exit_code())
@@ -570,8 +570,9 @@ def logs(
     chosen = [find_host(run, host)] if host else list(run.plan.hosts)
     selected = [(on, name) for on in chosen for name in on.daemons if daemon in {None, name}]
     if not selected:
+        subject = f"{host} does not run" if host else "no host runs"
         raise UsageError(
-            f"{host or 'no host'} runs no {daemon}", hint=f"daemons: {', '.join(DAEMONS)}"
+            f"{subject} {daemon or 'any daemon'}", hint=f"daemons: {', '.join(DAEMONS)}"
         )
     commands = {
         f"{on.name} {name}": (

@@ -80,7 +80,10 @@ def schedmd_suite(
     run = open_run(runs, which)
     release = run.plan.releases()[next(iter(run.plan.scenario.clusters))]
     if (of_source := results.release_of(source)) != release:
-        raise UsageError(f"{source} is Slurm {of_source}, but the run has {release}")
+        raise UsageError(
+            f"{source} is Slurm {of_source}, but the run has {release}",
+            hint=f"name the source of Slurm {release}, or choose a run with --run",
+        )
     list_ = results.read_expected(release, expected)
     selected = patterns or list_.quick
     if not selected:
@@ -94,7 +97,7 @@ def schedmd_suite(
         print_json(suite.report(on_hosts, outcomes, list_))
     else:
         _print(outcomes, list_, run.directory.path / "schedmd-suite")
-    raise typer.Exit(1 if results.news(outcomes, list_) else 0)
+    raise typer.Exit(1 if results.unexpected_outcomes(outcomes, list_) else 0)
 
 
 def _administrator(run: OpenRun) -> str:
@@ -112,12 +115,12 @@ def _print(outcomes: list[Outcome], expected: Expected, kept: Path) -> None:
     """Print the unexpected outcomes, the counts, and where the report is."""
     from harness.schedmd import results
 
-    unexpected = results.news(outcomes, expected)
-    for news in unexpected:
-        reason = f": {news.outcome.reason}" if news.outcome.reason else ""
-        why = f" ({news.why})" if news.why else ""
-        out.print(f"[bold]{escape(news.outcome.id)}[/bold]: {news.outcome.status}{escape(reason)}")
-        out.print(f"    expected: {news.expected}{escape(why)}")
+    unexpected = results.unexpected_outcomes(outcomes, expected)
+    for one in unexpected:
+        reason = f": {one.outcome.reason}" if one.outcome.reason else ""
+        why = f" ({one.why})" if one.why else ""
+        out.print(f"[bold]{escape(one.outcome.id)}[/bold]: {one.outcome.status}{escape(reason)}")
+        out.print(f"    expected: {one.expected}{escape(why)}")
     counted = ", ".join(f"{count} {status}" for status, count in results.counts(outcomes).items())
     color, verdict = (
         ("red", f"{len(unexpected)} NOT AS EXPECTED") if unexpected else ("green", "AS EXPECTED")

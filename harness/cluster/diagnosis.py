@@ -32,7 +32,7 @@ _EXITED = "Main process exited"
 FROZEN = (
     "grep -qs '^frozen 1' \"/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup)/cgroup.events\""
 )
-# Waits until journald has written what daemons printed, unless it hangs itself.
+# Waits until journald has written what daemons printed, unless journald hangs.
 JOURNAL_IS_WRITTEN = "timeout 8 journalctl --sync"
 # Prints the state of each of the units "$@" that does not run, how it ended, and the last line of
 # its daemon if that is a fatal error. The process selects this line, because journald does not know
@@ -133,8 +133,8 @@ def of_failure(ssh: Ssh, plan: Plan, since: float) -> list[str]:
 def with_causes_first(message: str, lines: Sequence[str]) -> str:
     """Return a failure's message followed by what `of_failure` returned.
 
-    Daemons that do not run, statements that wait for a lock, programs that do not end and options
-    that are different in memory come before the message: commands then fail for that reason only.
+    Lines that match _CAUSE come before the message: a daemon that does not run, a statement that
+    waits for a lock, and so on. Commands then fail for that reason only.
     """
     lines = [line for line in lines if line not in message]
     causes = [line for line in lines if _CAUSE.search(line)]

@@ -116,18 +116,23 @@ def runaways(remembered: Iterable[Record], records: Iterable[Record]) -> list[st
     return problems
 
 
-def named(log: str, cluster: str) -> set[JobKey]:
+def jobs_named_in(log: str, cluster: str) -> set[JobKey]:
     r"""Return the jobs that a log of slurmctld names.
 
-    >>> sorted(named("sched: Allocate JobId=10_3(13) NodeList=c1\nJobId=7", "c"))
+    >>> sorted(jobs_named_in("sched: Allocate JobId=10_3(13) NodeList=c1\nJobId=7", "c"))
     [('c', 7), ('c', 10), ('c', 13)]
     """
     ids = {int(text) for match in _JOB_ID.findall(log) for text in match if text}
     return {job_key(cluster, job_id) for job_id in ids}
 
 
-def strangers(records: Iterable[Record], known: Collection[JobKey], since: float) -> list[str]:
-    """Return the unknown jobs in accounting submitted since a time (seconds since 1970)."""
+def never_submitted(
+    records: Iterable[Record], known: Collection[JobKey], since: float
+) -> list[str]:
+    """Return a line for each unknown job in accounting that was submitted since a time.
+
+    `since` is in seconds since 1970.
+    """
     unknown = {
         (record.cluster, record.job_id): record
         for record in records

@@ -456,7 +456,8 @@ class SlurmCluster:
                 f"{job.node_list} with job {job.job_id} of {job.user}" for job in others[:_MANY]
             )
             return CannotVerify(
-                f"nodes of {self.name} are busy with jobs of others: {busy}; {error}"
+                f"nodes of {self.name} are busy with jobs of others: {busy}; {error}",
+                hint="wait for these jobs, or give the checks a reservation: `checks.submit`",
             )
         why = f"waiting: {_shown(waiting)}; " if waiting else ""
         return WaitTimeout(f"{why}{error}", printed=error.printed)
@@ -901,7 +902,7 @@ def connect_siblings(
 ) -> None:
     """Wait until the members of each federation are connected; restart one that never will be.
 
-    A slurmctld that starts may lose its connection to a sibling for ever: if the sibling connects
+    A slurmctld that starts may lose its connection to a sibling forever: if the sibling connects
     to it twice at the same moment, the end of the first connection also closes the second, and
     nothing but a restart is sure to open it again. See _open_persist_sends() and
     _persist_callback_fini() in Slurm's fed_mgr.c. A slurmctld that does not answer is left alone.

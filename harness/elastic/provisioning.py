@@ -87,9 +87,9 @@ def stop(run_id: str, *, all_users: bool = False) -> None:
                 timeout=_ENDS_WITHIN,
             )
             return
+    left = ", ".join(map(str, _processes(run_id, all_users=all_users)))
     raise CannotVerify(
-        f"cannot stop the provisioning API of {run_id}; it still runs as process "
-        f"{[*_processes(run_id, all_users=all_users)]}"
+        f"cannot stop the provisioning API of {run_id}; still running as process {left}"
     )
 
 

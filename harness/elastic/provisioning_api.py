@@ -47,8 +47,8 @@ from harness.rundir import RunDir
 _RETRY_EVERY, _POLL_EVERY = 1.0, 2.0
 # Seconds for which requests in progress may delay the shutdown.
 _PATIENCE = 5
-# Seconds that a host has to tell why slurmctld does not know it.
-_TELLS_WITHIN = 120
+# Seconds in which a host must report why slurmctld does not know it.
+_REPORTS_WITHIN = 120
 # Prints which of the daemons "$@" have failed, with their last messages, and the last errors of a
 # slurmd that could not register.
 _WHY_UNKNOWN = """
@@ -202,14 +202,14 @@ class Machines:
         run.event("power", action="down", nodes=[host.name])
 
     def _why_unknown(self, host: Host) -> str:
-        """Return why slurmctld may not know a running host; "" if nothing tells.
+        """Return why slurmctld may not know a running host; "" if the host does not say.
 
         Nobody can look at the host after its removal.
         """
         log = " ".join(logs.log_files(self._plan, host, "slurmd")[:1])
         script = ["env", f"LOG={log}", "sh", "-c", _WHY_UNKNOWN, "sh", *host.daemons]
         try:
-            return self._run.ssh().run(host.name, script, timeout=_TELLS_WITHIN).stdout.strip()
+            return self._run.ssh().run(host.name, script, timeout=_REPORTS_WITHIN).stdout.strip()
         except HarnessError:
             return ""  # it may still be booting
 

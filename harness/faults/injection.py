@@ -39,7 +39,7 @@ def inject(run: OpenRun, fault: Fault) -> None:
             raise UsageError(f"{fault}: {error.stderr.strip()}") from error
         undone = _undo(run, fault)
         if isinstance(error, HarnessError):
-            raise CannotVerify(f"{fault} could not be injected and {undone}: {error}") from error
+            raise CannotVerify(f"{fault} could not be injected: {error}\n{undone}") from error
         raise
     notes.complete(run.directory, fault)
 
@@ -88,10 +88,10 @@ def _undo(run: OpenRun, fault: Fault) -> str:
         heal(run, fault)
     except HarnessError as error:
         return (
-            f"may be active in part, because it could not be undone ({error}); "
+            f"it may be active in part, because undoing it failed: {error}\n"
             "`harness fault heal` tries again"
         )
-    return "was undone"
+    return "it was undone"
 
 
 def _execute(run: OpenRun, fault: Fault, action: str | Callable[[OpenRun, Fault], None]) -> None:

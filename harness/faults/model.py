@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from harness.open_run import OpenRun
 from harness.providers import Provider
 
-# What kind of argument a fault takes; `parse` checks it.
+# What kind of argument a fault takes; `registry.kind_of` checks it.
 DAEMON, PLACE, PORT, SECONDS, LINE, DIRECTORY = (
     "DAEMON",
     "HOST|SITE",

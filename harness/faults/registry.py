@@ -71,7 +71,7 @@ def kind_of(plan: Plan, provider: Provider, fault: Fault) -> Kind:
             f'{fault}: "{fault.argument}" is not a number', hint=f"usage: {kind.usage(fault.kind)}"
         )
     if kind.argument == PORT and int(fault.argument) > _LAST_PORT:
-        raise UsageError(f"{fault}: the last port is {_LAST_PORT}")
+        raise UsageError(f"{fault}: {fault.argument} is not a port: the last one is {_LAST_PORT}")
     return kind
 
 
@@ -84,7 +84,8 @@ def _check_names(plan: Plan, fault: Fault, kind: Kind) -> None:
         named.append(fault.argument)
     for name in named:
         if name not in known:
-            raise UsageError(f"{fault}: no host {name}", hint=f"known: {', '.join(known)}")
+            kinds = "host or site" if kind.argument == PLACE else "host"
+            raise UsageError(f"{fault}: no {kinds} {name}", hint=f"known: {', '.join(known)}")
 
 
 def _check_daemon(plan: Plan, fault: Fault) -> None:

@@ -2,8 +2,8 @@
 
     python -m harness.kubernetes.emulator NODES FILE PARENT
 
-reads the GenericNodes from a file, as a list in JSON, and writes its URL and a token, one line
-each, to another one once it answers. It ends when the parent process with this id has ended. Every
+reads the GenericNodes from NODES, a JSON list, and writes its URL and a token to FILE, one line
+each, once it answers. It ends when the process with the id PARENT has ended. Every
 local user can reach its port, so it only answers requests that have the token. It keeps objects in
 memory, and does not validate them against a schema.
 """

@@ -144,7 +144,7 @@ def _of_packages(paths: Iterable[Path]) -> str:
 
 
 def _must_fit(paths: Iterable[Path], base: families.Base) -> None:
-    """Raise NotAnOrigin for packages of another family than a base's."""
+    """Raise NotAnOrigin for packages that a base's package manager cannot install."""
     for path in paths:
         if path.suffix != base.family.package:
             raise NotAnOrigin(
@@ -158,11 +158,11 @@ def _read(path: Path) -> PackageFile:
     try:
         return package_files.read(path)
     except package_files.NotAPackage as error:
-        raise NotAnOrigin(str(error), "copy the file again, or remove it") from error
+        raise NotAnOrigin(str(error), error.hint) from error
 
 
 def foreign(paths: Iterable[Path], machine: str) -> list[str]:
-    """Return the names of packages for another architecture than a machine's, such as x86_64."""
+    """Return the names of packages that were not built for a machine, such as x86_64."""
     own = {"all", "noarch"}
     for family in map(families.family, ("debian", "el")):
         own.add(family.architectures.get(machine, machine))

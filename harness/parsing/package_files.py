@@ -20,7 +20,15 @@ _RPM_TAGS = {1000: "name", 1001: "version", 1002: "release", 1022: "architecture
 
 
 class NotAPackage(ValueError):
-    """A file is damaged, or not a package."""
+    """A file is damaged, or not a package; `hint` says what to do."""
+
+    hint = "copy the file again, or remove it"
+
+
+class NeedsZstd(NotAPackage):
+    """A package is compressed with zstd, which this machine lacks."""
+
+    hint = "apt-get install zstd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ def _control(file: io.BufferedReader) -> dict[str, str]:
                 raise EOFError("its control archive is too large")
             data = file.read(size)
             if name.endswith(".zst"):
-                data = _decompressed(data)
+                data = _decompressed(data, file.name)
             with tarfile.open(fileobj=io.BytesIO(data)) as tar:
                 member = next(member for member in tar if member.name in {"control", "./control"})
                 text = (tar.extractfile(member) or io.BytesIO()).read(_MOST_BYTES).decode()
@@ -72,14 +80,14 @@ def _control(file: io.BufferedReader) -> dict[str, str]:
     raise EOFError("it has no control archive")
 
 
-def _decompressed(data: bytes) -> bytes:
+def _decompressed(data: bytes, name: str) -> bytes:
     """Decompress zstd, which Python's library has only since 3.14."""
     try:
         return subprocess.run(
             ["zstd", "--decompress", "--stdout"], input=data, capture_output=True, check=True
         ).stdout
     except FileNotFoundError as error:
-        raise NotAPackage("its compression requires zstd: install the package zstd") from error
+        raise NeedsZstd(f"{name} is compressed with zstd, which is not installed") from error
     except subprocess.CalledProcessError as error:
         raise EOFError(error.stderr.decode(errors="replace").strip()) from error
 

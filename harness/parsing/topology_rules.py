@@ -44,7 +44,7 @@ def is_deep(switches: Mapping[str, Sequence[str]], most: int) -> bool:
 
 
 def wrong_block_sizes(sizes: Sequence[int]) -> list[int]:
-    """Return the places of the block sizes that are not the first one times a power of two.
+    """Return the indexes of the block sizes that are not the first one times a power of two.
 
     Slurm knows 16 such sizes (MAX_BLOCK_LEVELS).
 

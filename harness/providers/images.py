@@ -425,11 +425,11 @@ def _package_directory(client: docker.DockerClient, origin: Origin, say: Say) ->
 
 
 def must_be_for_engine(client: docker.DockerClient, paths: Sequence[Path]) -> None:
-    """Raise UsageError if packages are for another architecture than the engine's."""
+    """Raise UsageError if packages were not built for the engine's architecture."""
     machine = str(client.info()["Architecture"])
     if foreign := origins.foreign(paths, machine):
         raise UsageError(
-            f"packages of another architecture than the engine's {machine}: {', '.join(foreign)}",
+            f"packages not built for {machine}, the engine's architecture: {', '.join(foreign)}",
             hint="name packages that were built for this architecture",
         )
 

@@ -57,7 +57,7 @@ def of_failure(used: Slurm, begin: float, end: float, message: str) -> list[tupl
 
 
 def _wait_until_recorded(used: Slurm) -> None:
-    """Wait until slurmdbd has taken what slurmctld has to tell it; what is late is not shown."""
+    """Wait until slurmdbd has accepted slurmctld's messages; what comes later is not shown."""
     for cluster in used.clusters.values() if used.plan.scenario.accounting else ():
         with suppress(HarnessError):
             cluster.wait_for_slurmdbd(_RECORDED_WITHIN)

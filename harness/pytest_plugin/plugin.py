@@ -169,7 +169,7 @@ def _run_of(config: pytest.Config, scenario: _Scenario | None) -> AbstractContex
     if scenario:
         # The marker's releases come last: a release for all parts overrides those before it.
         releases = (*(config.getoption("--harness-release") or ()), *scenario.releases)
-        wanted = sessions.Wanted(
+        wanted = sessions.WantedClusters(
             scenario.path, releases, tuple(config.getoption("--harness-set") or ())
         )
     if which := config.getoption("--harness-run"):
@@ -177,7 +177,7 @@ def _run_of(config: pytest.Config, scenario: _Scenario | None) -> AbstractContex
         return sessions.opened(run, providers.get(run.provider, runs), say, wanted)
     if wanted is None:
         raise UsageError(
-            "no clusters",
+            "the test needs clusters, but no scenario or run is named",
             hint="pytest --scenario FILE, --harness-run RUN or @pytest.mark.scenario(FILE)",
         )
     keep = config.getoption("--harness-keep")

@@ -25,7 +25,7 @@ _READY_WITHIN = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedClusters:
     """The clusters that tests need.
 
     These are a scenario file, releases (as for Scenario.put_on) and KEY=VALUE settings.
@@ -45,7 +45,7 @@ class Wanted:
 
 @contextmanager
 def opened(
-    run: RunDir, provider: Provider, say: Say, wanted: Wanted | None = None
+    run: RunDir, provider: Provider, say: Say, wanted: WantedClusters | None = None
 ) -> Iterator[OpenRun]:
     """Use a run that is up.
 
@@ -66,7 +66,7 @@ def opened(
 
 @contextmanager
 def of_scenario(
-    wanted: Wanted, provider: Provider, runs: Path, say: Say, *, keep: bool = False
+    wanted: WantedClusters, provider: Provider, runs: Path, say: Say, *, keep: bool = False
 ) -> Iterator[OpenRun]:
     """Use the newest run of a scenario that is up, intact and free, or else a temporary one.
 
@@ -91,7 +91,7 @@ def of_scenario(
         yield run
 
 
-def _intact_runs(wanted: Wanted, provider: Provider, runs: Path) -> Iterator[RunDir]:
+def _intact_runs(wanted: WantedClusters, provider: Provider, runs: Path) -> Iterator[RunDir]:
     releases, up = wanted.releases(provider), provider.runs()
     for run in reversed(rundir.all_runs(runs)):
         if run.id not in up or run.provider != provider.name:
@@ -104,7 +104,7 @@ def _intact_runs(wanted: Wanted, provider: Provider, runs: Path) -> Iterator[Run
             yield run
 
 
-def _is_intact(run: RunDir, wanted: Wanted, releases: dict[str, str], up: set[str]) -> bool:
+def _is_intact(run: RunDir, wanted: WantedClusters, releases: dict[str, str], up: set[str]) -> bool:
     """Return whether a run has the wanted scenario and releases and is intact.
 
     It is intact if it was deployed, all its hosts are up and no fault is injected.
@@ -119,7 +119,7 @@ def _is_intact(run: RunDir, wanted: Wanted, releases: dict[str, str], up: set[st
     )
 
 
-def _difference(run: RunDir, wanted: Wanted, releases: dict[str, str]) -> str:
+def _difference(run: RunDir, wanted: WantedClusters, releases: dict[str, str]) -> str:
     """Return how a run differs from a scenario on these releases, or "" if it does not."""
     if (run.path / "scenario.yml").read_bytes() != wanted.path.read_bytes():
         return f"was created from a scenario that differs from {wanted.path}"

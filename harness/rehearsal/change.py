@@ -59,7 +59,7 @@ _ALL_START_WITHIN = 3600
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class ChangeRehearsal:
     """A change to rehearse: the plan afterwards, and what differs.
 
     Users submit `rate` jobs per second; each `seed` generates different jobs. `rows` are submitted
@@ -128,7 +128,7 @@ def _identity(host: Host) -> tuple[str, object]:
 
 def run(
     run: OpenRun,
-    rehearsal: Rehearsal,
+    rehearsal: ChangeRehearsal,
     path: Path,
     *,
     keep: bool = False,
@@ -149,7 +149,7 @@ def run(
 
 
 def _change_and_check(
-    run: OpenRun, rehearsal: Rehearsal, path: Path, evaluation: Evaluation
+    run: OpenRun, rehearsal: ChangeRehearsal, path: Path, evaluation: Evaluation
 ) -> None:
     begin = len(list(run.directory.events()))
     before = _answers(run, run.plan, rehearsal.rows)
@@ -196,7 +196,7 @@ def _compare_answers(before: Sequence[answers.Answer], after: Sequence[answers.A
     return Check("change::submissions", "failed" if wrong else "passed", 0, message)
 
 
-def _facts(run: OpenRun, rehearsal: Rehearsal, path: Path) -> dict[str, Any]:
+def _facts(run: OpenRun, rehearsal: ChangeRehearsal, path: Path) -> dict[str, Any]:
     """Return the fields of a report that differ between the rehearsal of a change and a run."""
     steps = "; ".join(diff.steps(rehearsal.changes))
     before = run.directory.scenario_path
@@ -206,7 +206,7 @@ def _facts(run: OpenRun, rehearsal: Rehearsal, path: Path) -> dict[str, Any]:
     }
 
 
-def change(run: OpenRun, rehearsal: Rehearsal) -> Check:
+def change(run: OpenRun, rehearsal: ChangeRehearsal) -> Check:
     """Apply a change while users submit jobs, let all jobs end, and gather the evidence.
 
     Returns what the change did to jobs. ClusterError names the step that failed.
@@ -321,7 +321,7 @@ def _do_and_record(run: OpenRun, name: str, action: Callable[[], object]) -> Non
 
 
 def _actions(
-    run: OpenRun, rehearsal: Rehearsal, clusters: Mapping[str, SlurmCluster]
+    run: OpenRun, rehearsal: ChangeRehearsal, clusters: Mapping[str, SlurmCluster]
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the steps of a change: the name of each, and a function that does it."""
     new, changes = rehearsal.new, rehearsal.changes
@@ -384,7 +384,7 @@ class _Action:
     """Does one step of STEPS, or a command for the units of the hosts that it concerns."""
 
     run: OpenRun
-    rehearsal: Rehearsal
+    rehearsal: ChangeRehearsal
     clusters: Sequence[str]
     need: str
 

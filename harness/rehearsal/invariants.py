@@ -62,8 +62,8 @@ SYMPTOMS = {
     "slurmd": ("Purging vestigial job script",),
     "slurmdbd": ("commit failed", "unable to re-connect to as_mysql database"),
 }
-# What slurmctld logs again and again where it waits in vain for its siblings: it mixes answers up
-# if it has asked twice in a second (schedule() and fed_mgr.c).
+# What slurmctld logs repeatedly while it waits forever for its siblings: it mixes answers up if it
+# has queried them twice in a second (schedule() and fed_mgr.c).
 UNSYNCED = "federation siblings not synced yet"
 _PURGED = "slurmd mistook a starting slurmstepd for a dead one, and removed the job's script"
 _COMMIT_FAILED = (

@@ -168,9 +168,8 @@ def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
             provider.confirm(newer, tree)
         except UsageError as error:
             path = _supported_path(next(iter(newer.releases())), plans)
-            raise UsageError(
-                error.message, hint=f"{error.hint}; for example --to {path}"
-            ) from error
+            hint = f"{error.hint}; for example --to {path}" if error.hint else None
+            raise UsageError(error.message, hint=hint) from error
         lifecycle.must_start(newer, tree)
 
 

@@ -217,6 +217,7 @@ def _users_and_clusters(scenario: Scenario) -> tuple[list[str], dict[str, Cluste
     ]
     if not users or not clusters:
         raise UsageError(
-            "a workload needs users and static nodes", hint="give the scenario `users:`"
+            "a workload needs users and static nodes",
+            hint="add `users:` with `accounts:`, or nodes without `provision:`",
         )
     return users, clusters

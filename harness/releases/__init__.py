@@ -6,6 +6,7 @@ A release file has the following parts, in which a text is a list of words. Sect
 a configuration file and, if its lines can have several options, the key that begins the line
 ("slurm.conf NodeName").
 
+after       the previous release, from which the file lists the differences
 behaviour   facts about the daemons, which `Behaviour` explains: all of them in the first release,
             then changes
 options     the options that the release's parsers know, by the type that their values must have
@@ -15,7 +16,8 @@ refused     known options that are not accepted: `severity` says how (see slurmc
             which values (a regular expression), `otherwise` what happens to other values,
             `daemons` which ones do so if not all that read the file
 plugins     the plugins; `gone_plugins` were removed, `values_without_plugin` are accepted names
-            that no plugin has, `renamed_plugins` are old names that still work
+            that no plugin has (`gone_values_without_plugin`: no longer), `renamed_plugins` are
+            old names that still work
 words       the words that values consist of; `unknown` says what happens to other words,
             `reported` are removed words that slurmctld ignores with an error
 keyword_bounds   which values words such as "conmgr_threads=" may have (`Bounds`)
@@ -35,8 +37,9 @@ chain_faults        known bugs of this release with what was left by `older` one
                     upgraded to from them through others
 backup_faults       known bugs of this release when a backup slurmctld takes over
 
-In addition, needed_actions.toml says what a running cluster needs to apply a change, and
-printed_configuration.toml how daemons print options.
+In addition, needed_actions.toml says what a running cluster needs to apply a change,
+printed_configuration.toml how daemons print options, and simulated_time.toml which settings a
+simulation scales.
 """
 
 from harness.releases.metrics import Readers, metric_readers

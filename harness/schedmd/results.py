@@ -79,7 +79,7 @@ class Expected(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class UnexpectedOutcome:
     """A test whose outcome is not the expected one.
 
     `why` is the reason that the list gives for the expected outcome.
@@ -213,13 +213,13 @@ def timed_out(test: SuiteTest, seconds: float) -> Outcome:
     return Outcome(test.name, FAILED, seconds, f"did not end within {seconds:.0f} s")
 
 
-def news(outcomes: Iterable[Outcome], expected: Expected) -> list[News]:
+def unexpected_outcomes(outcomes: Iterable[Outcome], expected: Expected) -> list[UnexpectedOutcome]:
     """Return the outcomes that differ from the list: failures, skips, and unexpected passes."""
     unexpected = []
     for outcome in outcomes:
         status, why = expected.of(outcome.id)
         if outcome.status != status:
-            unexpected.append(News(outcome, status, why))
+            unexpected.append(UnexpectedOutcome(outcome, status, why))
     return unexpected
 
 

@@ -14,7 +14,7 @@ from harness import transfer
 from harness.errors import UsageError
 from harness.open_run import OpenRun
 from harness.schedmd import results
-from harness.schedmd.results import Expected, News, Outcome, SuiteTest
+from harness.schedmd.results import Expected, Outcome, SuiteTest, UnexpectedOutcome
 from harness.ssh import Result
 
 # Programs that the tests need, and the package of each.
@@ -36,7 +36,7 @@ for node in $(sinfo --noheader --Node --states=down,drain --format=%N | sort -u)
 done
 """
 # Deadlines in seconds: for a test to end once it is stopped, and for other commands.
-_MERCY = 10
+_KILL_AFTER = 10
 _PATIENCE = 120
 
 
@@ -64,7 +64,7 @@ class Suite:
             if test.python
             else f"expect {test.name}"
         )
-        limit = f"timeout --kill-after={_MERCY} {self.most_seconds:.0f}"
+        limit = f"timeout --kill-after={_KILL_AFTER} {self.most_seconds:.0f}"
         script = (
             f"cd {self.directory}/testsuite/{part} && rm -f {junit} && "
             f"TMPDIR={self.directory}/{_SCRATCH} "
@@ -212,7 +212,7 @@ def run(suite: Suite, tests: Sequence[SuiteTest], expected: Expected) -> list[Ou
             counted = ", ".join(
                 f"{count} {status}" for status, count in results.counts(reported).items() if count
             )
-            unexpected = _shown(results.news(reported, expected))
+            unexpected = _shown(results.unexpected_outcomes(reported, expected))
             run.say(f"{number} of {len(tests)}: {test.name}: {counted}{unexpected}")
             if any(outcome.status != results.PASSED for outcome in reported):
                 (kept / f"{test.name}.log").write_text(output)
@@ -234,13 +234,13 @@ def report(suite: Suite, outcomes: Sequence[Outcome], expected: Expected) -> dic
         "run": str(suite.run.directory.path),
         "user": suite.user,
         "counts": results.counts(outcomes),
-        "news": [asdict(news) for news in results.news(outcomes, expected)],
+        "unexpected": [asdict(one) for one in results.unexpected_outcomes(outcomes, expected)],
         "tests": [asdict(outcome) for outcome in outcomes],
     }
 
 
-def _shown(news: Sequence[News]) -> str:
-    return f", {len(news)} not as expected" if news else ""
+def _shown(unexpected: Sequence[UnexpectedOutcome]) -> str:
+    return f", {len(unexpected)} not as expected" if unexpected else ""
 
 
 def _require_programs(run: OpenRun, host: str) -> None:

@@ -63,7 +63,7 @@ HEADLINES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class PolicyResults:
     """A policy with its simulations and their measures, in the order of the repeats."""
 
     name: str
@@ -119,7 +119,7 @@ class Difference:
 class Comparison:
     """Policies side by side, and the differences of each pair."""
 
-    policies: tuple[Policy, ...]
+    policies: tuple[PolicyResults, ...]
     differences: tuple[Difference, ...]
     statements: tuple[str, ...]
 
@@ -132,7 +132,7 @@ def compare(simulations: Sequence[Simulation]) -> Comparison:
     policies = []
     for name, repeats in by_name.items():
         repeats.sort(key=lambda simulation: simulation.repeat)
-        policies.append(Policy(name, tuple(repeats), tuple(map(measure, repeats))))
+        policies.append(PolicyResults(name, tuple(repeats), tuple(map(measure, repeats))))
     differences = tuple(
         difference
         for first, second in combinations(policies, 2)
@@ -153,7 +153,7 @@ def headline_values(measures: Measures) -> tuple[float | None, ...]:
     )
 
 
-def _differences(first: Policy, second: Policy) -> Iterator[Difference]:
+def _differences(first: PolicyResults, second: PolicyResults) -> Iterator[Difference]:
     columns = [
         [tuple(values) for values in zip(*map(headline_values, policy.measures), strict=True)]
         for policy in (first, second)
@@ -168,7 +168,7 @@ def _differences(first: Policy, second: Policy) -> Iterator[Difference]:
             )
 
 
-def _waits_of_groups(policy: Policy) -> dict[tuple[str, str], tuple[float | None, ...]]:
+def _waits_of_groups(policy: PolicyResults) -> dict[tuple[str, str], tuple[float | None, ...]]:
     """Return the mean waits of each group with enough jobs, in all repeats."""
     waits: dict[tuple[str, str], list[float | None]] = {}
     for measures in policy.measures:
@@ -187,8 +187,8 @@ def _waits_of_groups(policy: Policy) -> dict[tuple[str, str], tuple[float | None
 def _difference(
     measure_: Measure,
     group: tuple[str, str] | None,
-    first: Policy,
-    second: Policy,
+    first: PolicyResults,
+    second: PolicyResults,
     first_values: Sequence[float | None],
     second_values: Sequence[float | None],
 ) -> Iterator[Difference]:
@@ -230,7 +230,9 @@ def threshold_of(
     return max(chance, _RELATIVE * max(abs(fmean(before)), abs(fmean(after))), resolution)
 
 
-def _statements(policies: Sequence[Policy], differences: Sequence[Difference]) -> Iterator[str]:
+def _statements(
+    policies: Sequence[PolicyResults], differences: Sequence[Difference]
+) -> Iterator[str]:
     """Yield what can be concluded, in plain words, the most important first."""
     for policy in policies:
         if policy.problems:
@@ -254,7 +256,7 @@ def _statements(policies: Sequence[Policy], differences: Sequence[Difference]) -
 
 
 def _pair_statements(
-    first: Policy, second: Policy, differences: Sequence[Difference]
+    first: PolicyResults, second: PolicyResults, differences: Sequence[Difference]
 ) -> Iterator[str]:
     pair = f"{first.name} and {second.name}"
     if first.problems or second.problems:

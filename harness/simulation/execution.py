@@ -339,7 +339,9 @@ def _run_driver(policy: Policy, repeat: int, facts: _DriverReport) -> None:
                         facts.take(json.loads(line))
             raise
     if not facts.ended:
-        raise CannotVerify("the driver of the simulation ended early")
+        raise CannotVerify(
+            f"{controller.name}: {_PROGRAM} ended before the simulation of {policy.name} was over"
+        )
 
 
 def _follow(output: Iterable[bytes], say: Say, facts: _DriverReport) -> None:

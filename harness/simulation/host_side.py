@@ -687,7 +687,7 @@ def _configuration() -> dict[str, str]:
 
 
 def begin(earliest: float, repeat: int, facts: dict[str, str]) -> float:
-    """Return when a repeat begins: each at another moment between two calculations of usage.
+    """Return when a repeat begins: each at a different point between two usage calculations.
 
     slurmctld calculates fair-share usage when it starts, and then in intervals of
     PriorityCalcPeriod; until the next calculation, the user with the least usage comes first. On a

@@ -20,7 +20,7 @@ from harness.simulation.comparison import (
     HEADLINES,
     Comparison,
     Difference,
-    Policy,
+    PolicyResults,
     compare,
     headline_values,
     shown,
@@ -163,7 +163,7 @@ def _headlines(comparison: Comparison) -> Iterator[Row]:
 
 
 def _difference(
-    comparison: Comparison, policy: Policy, name: str, group: tuple[str, str] | None
+    comparison: Comparison, policy: PolicyResults, name: str, group: tuple[str, str] | None
 ) -> Difference | None:
     """Return the difference between the first policy and this one."""
     first = comparison.policies[0].name
@@ -178,7 +178,7 @@ def _difference(
     )
 
 
-def _counts(policies: Sequence[Policy]) -> Iterator[Row]:
+def _counts(policies: Sequence[PolicyResults]) -> Iterator[Row]:
     for name, title in _COUNTS.items():
         values = [[float(getattr(item, name)) for item in policy.measures] for policy in policies]
         yield Row(f"jobs {title}", tuple(cell(own, "") for own in values))
@@ -228,7 +228,7 @@ def _groups(comparison: Comparison) -> dict[str, list[tuple[str, str, tuple[Cell
     return {kind: table for kind, table in tables.items() if len(table) > 1}
 
 
-def _fairness(policies: Sequence[Policy]) -> list[tuple[str, str, str, tuple[Cell, ...]]]:
+def _fairness(policies: Sequence[PolicyResults]) -> list[tuple[str, str, str, tuple[Cell, ...]]]:
     """Return account, user, share, and usage with each policy, in percent."""
     shares = {
         (share.account, share.user): share.share
@@ -255,7 +255,7 @@ def _fairness(policies: Sequence[Policy]) -> list[tuple[str, str, str, tuple[Cel
 
 
 def _table(
-    policies: Sequence[Policy], counts_of: Callable[[Measures], Mapping[str, float]]
+    policies: Sequence[PolicyResults], counts_of: Callable[[Measures], Mapping[str, float]]
 ) -> list[Row]:
     """Return counts by name, the largest first."""
     all_counts = [[counts_of(item) for item in policy.measures] for policy in policies]
@@ -271,7 +271,7 @@ def _table(
     return [row for _, row in rows[:_MOST_GROUPS]]
 
 
-def _scheduler(policies: Sequence[Policy]) -> list[Row]:
+def _scheduler(policies: Sequence[PolicyResults]) -> list[Row]:
     """Return what sdiag printed."""
     names = dict.fromkeys(
         name for policy in policies for item in policy.simulations for name in item.scheduler

@@ -20,7 +20,7 @@ from harness.simulation.comparison import (
     HEADLINES,
     Comparison,
     Difference,
-    Policy,
+    PolicyResults,
     compare,
     headline_values,
 )
@@ -79,7 +79,7 @@ def data(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _policy(policy: Policy) -> dict[str, Any]:
+def _policy(policy: PolicyResults) -> dict[str, Any]:
     all_measures = policy.measures
     values = zip(HEADLINES, zip(*map(headline_values, all_measures), strict=True), strict=True)
     repeats = zip(policy.simulations, all_measures, strict=True)
@@ -180,7 +180,7 @@ def _rounded(value: float) -> float:
     return round(value, 4)
 
 
-def _jobs(policies: Sequence[Policy]) -> Iterator[list[Any]]:
+def _jobs(policies: Sequence[PolicyResults]) -> Iterator[list[Any]]:
     """Yield a header, and a row for each job of each simulation."""
     yield ["policy", "repeat", *_JOB_COLUMNS, "nodes", "wait", "slowdown"]
     for policy in policies:
@@ -198,7 +198,7 @@ def _jobs(policies: Sequence[Policy]) -> Iterator[list[Any]]:
                 ]
 
 
-def _measures(policies: Sequence[Policy]) -> Iterator[list[Any]]:
+def _measures(policies: Sequence[PolicyResults]) -> Iterator[list[Any]]:
     """Yield a header, and a row for all jobs and for each group of each simulation."""
     yield [
         *("policy", "repeat", "kind", "group", "jobs", "wait_mean", "wait_median", "wait_p95"),
@@ -236,7 +236,7 @@ def _series(simulation: Simulation) -> dict[str, Any]:
     }
 
 
-def _over_time(policies: Sequence[Policy]) -> Iterator[list[Any]]:
+def _over_time(policies: Sequence[PolicyResults]) -> Iterator[list[Any]]:
     """Yield a header, and a row for each part of each simulation."""
     yield ["policy", "repeat", "begin", "utilization", "queue"]
     for policy in policies:
@@ -248,7 +248,7 @@ def _over_time(policies: Sequence[Policy]) -> Iterator[list[Any]]:
                 yield [policy.name, simulation.repeat, begin, utilization, queue]
 
 
-def _details(policies: Sequence[Policy]) -> Iterator[list[Any]]:
+def _details(policies: Sequence[PolicyResults]) -> Iterator[list[Any]]:
     """Yield a header, and a row for each value that has a name of its own."""
     yield ["policy", "repeat", "kind", "name", "value"]
     for policy in policies:

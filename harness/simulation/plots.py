@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from harness.report.timeline import Span, Timeline, clock, job_kind, lanes, picture
 from harness.simulation import measures
-from harness.simulation.comparison import Policy, duration
+from harness.simulation.comparison import PolicyResults, duration
 from harness.simulation.model import Simulation
 
 WIDTH, HEIGHT = 560, 220  # of a plot's area, in its own units
@@ -43,7 +43,7 @@ class Plot:
     y_ticks: tuple[tuple[float, str], ...]
 
 
-def plots(policies: Sequence[Policy]) -> list[Plot]:
+def plots(policies: Sequence[PolicyResults]) -> list[Plot]:
     """Return the plots that compare policies, a line for each simulation."""
     end = max(
         measures.end_of(simulation) for policy in policies for simulation in policy.simulations
@@ -72,7 +72,7 @@ def plots(policies: Sequence[Policy]) -> list[Plot]:
     ]
 
 
-def _waits(policies: Sequence[Policy]) -> Plot:
+def _waits(policies: Sequence[PolicyResults]) -> Plot:
     """Return the distribution of waits: the part of the jobs that waited no longer than x."""
     waits = [
         (number, simulation, _sorted_waits(simulation))
@@ -116,7 +116,7 @@ def _over_time(
     name: str,
     title: str,
     description: str,
-    policies: Sequence[Policy],
+    policies: Sequence[PolicyResults],
     end: float,
     values_of: Callable[[Simulation, int], list[float]],
     top: float | None = None,
@@ -173,7 +173,7 @@ def _path(points: Iterator[tuple[float, float]]) -> str:
     return " ".join(f"{x:g},{y:g}" for x, y in shown)
 
 
-def _title(policies: Sequence[Policy], number: int, simulation: Simulation) -> str:
+def _title(policies: Sequence[PolicyResults], number: int, simulation: Simulation) -> str:
     policy = policies[number]
     return (
         f"{policy.name}, repeat {simulation.repeat}" if len(policy.simulations) > 1 else policy.name

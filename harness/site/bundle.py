@@ -32,6 +32,7 @@ from harness.cluster.association_comparison import (
     value,
 )
 from harness.errors import HarnessError, UsageError
+from harness.events import what_is_wrong
 from harness.scenario import SYSTEM_USERS, UserName
 from harness.site import collect
 
@@ -247,7 +248,8 @@ def opened(path: Path) -> Iterator[Bundle]:
         except (HarnessError, OSError, EOFError, zlib.error, ValueError, LookupError) as error:
             reason = str(error).replace(str(root), "")
             if isinstance(error, ValidationError):
-                reason = f"{error.error_count()} errors in its manifest or users.json"
+                file = "output/users.json" if error.title == _People.__name__ else "manifest.json"
+                reason = f"{file}: {what_is_wrong(error)}"
             raise UsageError(
                 f"{path} is not a complete site bundle: {reason}", hint="harness collect --help"
             ) from error

@@ -50,7 +50,7 @@ def import_site(
 
     `paths` is a configuration directory, a site bundle, or the bundles of several clusters with the
     same slurmdbd. `release` defaults to each bundle's. `rehearsal_hosts` makes it a rehearsal copy,
-    with so many hosts for each cluster. Raises UsageError.
+    with that many hosts for each cluster. Raises UsageError.
     """
     if not all(map(bundle.is_bundle, paths)):
         if len(paths) > 1:

@@ -102,8 +102,8 @@ def _check_pseudonyms(path_of: Mapping[str, Path], clusters: Mapping[str, Bundle
 
 def merge(parts: Mapping[str, Imported], names: Sequence[str]) -> Imported:
     """Return several imported clusters as one; `names` are those of their bundles."""
-    datas = [part.data for part in parts.values()]
-    newest = max(str(data["release"]) for data in datas)
+    scenarios = [part.data for part in parts.values()]
+    newest = max(str(data["release"]) for data in scenarios)
     is_copy = any(part.fidelity for part in parts.values())
     data: dict[str, Any] = {
         "description": f"Imported from {', '.join(names)}."
@@ -111,14 +111,14 @@ def merge(parts: Mapping[str, Imported], names: Sequence[str]) -> Imported:
         "release": DoubleQuotedScalarString(newest),
         "clusters": {
             name: {**({} if data["release"] == newest else {"release": data["release"]}), **cluster}
-            for data in datas
+            for data in scenarios
             for name, cluster in data["clusters"].items()
         },
-        "accounting": _accounting(datas),
-        "users": _users(datas),
-        "groups": _groups(datas),
+        "accounting": _accounting(scenarios),
+        "users": _users(scenarios),
+        "groups": _groups(scenarios),
     }
-    _separate_trees(data, datas)
+    _separate_trees(data, scenarios)
     notes = {name: part.notes for name, part in parts.items()}
     compared = {name: part.fidelity for name, part in parts.items()}
     return Imported(data, [*_merged(notes, "{}: {}".format)], [*_merged(compared, _with_cluster)])
@@ -137,9 +137,9 @@ def _merged(lists: Mapping[str, Sequence[T]], with_cluster: Callable[[str, T], T
         yield from (with_cluster(name, item) for item in items if item not in common)
 
 
-def _accounting(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _accounting(scenarios: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the accounting that clusters share, if possible that of slurmdbd's own host."""
-    own = [(data["accounting"], next(iter(data["clusters"].values()))) for data in datas]
+    own = [(data["accounting"], next(iter(data["clusters"].values()))) for data in scenarios]
     with_slurmdbd = [
         part
         for part, cluster in own
@@ -159,10 +159,10 @@ def _accounting(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _users(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _users(scenarios: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the users of all clusters; accounts and limits are those of the first."""
     users: dict[str, Any] = {}
-    for data in datas:
+    for data in scenarios:
         for name, user in data["users"].items():
             known = users.setdefault(name, user)
             coordinates = [*known.get("coordinates", ()), *user.get("coordinates", ())]
@@ -171,11 +171,11 @@ def _users(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return users
 
 
-def _groups(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _groups(scenarios: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the groups of all clusters, each number once."""
     groups: dict[str, Any] = {}
     used: set[int] = set()
-    for data in datas:
+    for data in scenarios:
         for name, group in data["groups"].items():
             if name not in groups and group["gid"] in used:
                 group = {**group, "gid": max(used) + 1}
@@ -184,7 +184,7 @@ def _groups(datas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return groups
 
 
-def _separate_trees(data: dict[str, Any], datas: Sequence[Mapping[str, Any]]) -> None:
+def _separate_trees(data: dict[str, Any], scenarios: Sequence[Mapping[str, Any]]) -> None:
     """Give each cluster its own accounts and associations, unless they are the same on all."""
     trees = [
         (
@@ -195,7 +195,7 @@ def _separate_trees(data: dict[str, Any], datas: Sequence[Mapping[str, Any]]) ->
                 if (own := {key: user[key] for key in _CLUSTER_KEYS if key in user})
             },
         )
-        for part in datas
+        for part in scenarios
     ]
     if all(tree == trees[0] for tree in trees):
         return

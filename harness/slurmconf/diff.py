@@ -431,7 +431,7 @@ def changes(
             groups.setdefault((known, old, new), []).append(host)
     for (name, old, new), hosts in groups.items():
         differing += _slurm_changes(dict(old), dict(new), name, _folded(hosts))
-    # One host has the program; with another AuthType, it is a different one.
+    # One host has the program; with a different AuthType, it is a different host.
     (_, old_program), (host, program) = map(_program, (before, after))
     differing += _object_changes(host, old_program, program)
     units = {**before.units, **after.units}
@@ -448,7 +448,7 @@ def changes(
 
 
 def _keys_for(changes_: Sequence[Change]) -> Iterator[Change]:
-    """Yield what another AuthType needs beside the options: keys are never compared."""
+    """Yield what a different AuthType needs in addition to the options; keys are not compared."""
     for change in changes_:
         if change.option.lower() != "authtype":
             continue
@@ -572,7 +572,7 @@ def steps(changes_: Sequence[Change]) -> list[str]:
     listed = [STEPS.get(need, need) for need in needed(changes_)]
     if (nodes := drained(changes_)) is None:
         return listed
-    unknown = "the nodes concerned"
+    unknown = "the affected nodes"
     resuming = [f"resume {left or unknown}" for left in [resumed(changes_)] if left is not None]
     return [f"drain {nodes or unknown}, and wait until they have no jobs", *listed, *resuming]
 

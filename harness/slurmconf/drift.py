@@ -259,7 +259,7 @@ def _known_words(option: str, value: str, release: Release) -> str:
 
 
 def _implied(file: str, expected: Options) -> dict[str, str]:
-    """Return the options that have another value than in the file because of other options.
+    """Return the options whose values differ from the file's because of other options.
 
     In Slurm: _validate_accounting_storage_enforce() of read_config.c; read_slurmdbd_conf(), which
     archives only what it purges.

@@ -145,7 +145,7 @@ def pytest_runtest_setup(item: pytest.Function) -> None:
     """Skip checks that run jobs once several checks have failed slowly."""
     slow = item.config.stash.get(_SLOW_SO_FAR, 0)
     if slow >= _SLOW_FAILURES and not only_looks(item.function):
-        pytest.skip(f"not run: {slow} checks failed only after {_SLOW:.0f} s or more")
+        pytest.skip(f"not run: {slow} earlier checks each took {_SLOW:.0f} s or more to fail")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -132,8 +132,8 @@ def compare(
     The record must span the execution: it cuts off no more than TOLERANCE seconds of it, begins at
     most `overhead` seconds before it and ends at most as much after it. It may begin earlier or end
     later if slurmctld's log has the start or end of the job at that time: `logged` has these times.
-    slurmctld records the end of a job that it cancels before it tells slurmd, so the execution may
-    last a minute longer.
+    slurmctld records the end of a job that it cancels before it notifies slurmd, so the execution
+    may last a minute longer.
     """
     problems = []
     if record.cluster != trace.cluster:

@@ -180,18 +180,18 @@ class Jobs:
 
 @dataclass
 class PoweringUp:
-    """Lets checks wait for nodes to come, until one of them has waited in vain."""
+    """Waits for nodes to power up; after the first wait that times out, all others fail at once."""
 
     run: OpenRun
     clusters: Mapping[str, SlurmCluster]
-    # The check that waited in vain, and for which nodes.
-    fault: str = ""
+    # The nodes that did not register, and the check that waited for them.
+    timed_out: str = ""
 
     @contextmanager
     def by(self, check: str) -> Iterator[None]:
         """Fail at once if nodes did not come for an earlier check; record it if they do not now."""
-        if self.fault:
-            raise WaitTimeout(f"not tried, because nodes did not come before: {self.fault}")
+        if self.timed_out:
+            raise WaitTimeout(f"not tried, because an earlier check timed out: {self.timed_out}")
         began = time.time()
         try:
             yield
@@ -203,7 +203,7 @@ class PoweringUp:
                         late |= node_failures.given_up(self.run, cluster, began)
             if late:
                 nodes = hostlist.fold(late)
-                self.fault = f"{nodes} did not register within ResumeTimeout ({check})"
+                self.timed_out = f"{nodes} did not register within ResumeTimeout ({check})"
             raise
 
 

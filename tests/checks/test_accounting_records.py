@@ -118,8 +118,8 @@ def test_accounting_matches_what_every_job_saw(
         lambda left: not left,
         what="all jobs to end",
         timeout=180,
-        give_up=lambda left: bool(powering.fault) and any(map(is_requeued, left)),
-        show=lambda left: f"{left} {powering.fault}".strip(),
+        give_up=lambda left: bool(powering.timed_out) and any(map(is_requeued, left)),
+        show=lambda left: f"{left} {powering.timed_out}".strip(),
     )
     traces = jobs.traces()
     seen = {trace.key for trace in traces}
@@ -159,7 +159,7 @@ def test_accounting_matches_what_every_job_saw(
         for record in job_events.invented(ssh, plan, unseen)
     ]
     assert not invented, (
-        f"accounting has completed jobs that slurmctld's log does not know: {'; '.join(invented)}"
+        f"accounting has completed jobs that are not in slurmctld's log: {'; '.join(invented)}"
     )
     steps = {record.key for record in records if record.step == "0"}
     assert {*own_jobs} <= steps, "a step that srun started inside a job has no record"

@@ -189,7 +189,7 @@ class Rights:
         name = f"ReservationName={check_of(actor.name)}"
         details = f"StartTime={NOT_BEFORE} Duration=1 Users=root Nodes={self.node} Flags=OVERLAP"
         reserve = (f"scontrol create reservation {name} {details}", f"scontrol delete {name}")
-        yield Action("make and delete a reservation", reserve, actor.is_operator)
+        yield Action("create and delete a reservation", reserve, actor.is_operator)
         for command in self.slurmctld:
             what = "change " + command.removeprefix("scontrol ").removeprefix("update ")
             yield Action(what, (command,), actor.is_administrator)
@@ -316,7 +316,7 @@ class View:
             verb = "sees" if hidden else "does not see"
             yield f"{verb} {self.item} of others: {self.command}: {text[:200] or code}"
         if self.own and not re.search(self.own, text, re.M):
-            yield f"does not see the own {self.item}: {self.command}: {text[:200] or code}"
+            yield f"does not see their own {self.item}: {self.command}: {text[:200] or code}"
 
 
 def views_of_slurmctld(

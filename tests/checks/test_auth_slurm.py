@@ -121,7 +121,7 @@ def test_slurm_credential_that_is_foreign_forged_or_expired_is_refused(
         "expired a minute ago": jwt.encode(claims | {"exp": now - 60}, key, "HS256"),
         "without a signature": jwt.encode(claims, None, "none"),
         "with root's uid in place of the user's": with_claims(good, claims | {"uid": 0}),
-        "with another time in place of its own": with_claims(good, claims | {"exp": now + 9999}),
+        "with a changed expiry time": with_claims(good, claims | {"exp": now + 9999}),
         "for root only": jwt.encode(claims | {"ruid": 0}, key, "HS256"),
     }
 

@@ -69,7 +69,7 @@ def test_database_has_the_settings_of_its_file(plan: Plan, ssh: Ssh) -> None:
             " where global_value_origin = 'SQL' and not global_value <=> default_value"
         )
         wrong += [
-            f"someone has set MariaDB's {name} to {value}"
+            f"MariaDB's {name} was set to {value} while it runs"
             for name, value in database_rows(ssh, host, query)
             if name not in wanted
         ]
@@ -130,8 +130,8 @@ def test_tables_of_accounting_are_transactional_and_have_one_collation(
     )
 
 
-def test_slurmdbd_adds_up_the_usage_of_this_hour(plan: Plan, ssh: Ssh) -> None:
-    """The next sum of usage begins where the last one ended: not before a time to come."""
+def test_slurmdbd_rolls_up_the_usage_of_this_hour(plan: Plan, ssh: Ssh) -> None:
+    """The next rollup starts where the last one ended, which must not be in the future."""
     host = plan.with_daemon("mariadb")[0].name
     database = next(iter(slurm_options.database_grants(plan.scenario)))
     query = " union ".join(
@@ -141,7 +141,7 @@ def test_slurmdbd_adds_up_the_usage_of_this_hour(plan: Plan, ssh: Ssh) -> None:
         for name in plan.scenario.clusters
     )
     wrong = [
-        f"{name}: slurmdbd adds up usage only from {later} on"
+        f"{name}: slurmdbd rolls usage up only from {later} on"
         for name, later in database_rows(ssh, host, query)
     ]
     assert not wrong, "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""Users come from the directory (LDAP) through sssd, and jobs go on while the directory is away."""
+"""Users come from the directory (LDAP) through sssd; jobs run while the directory is down."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_directory_answers_over_tls_only_with_the_certificate_that_hosts_trust(
     assert not wrong, "\n".join(wrong)
 
 
-def test_known_users_go_on_while_the_directory_is_away(
+def test_jobs_of_known_users_run_while_the_directory_is_down(
     harness_run: OpenRun,
     ssh: Ssh,
     plan: Plan,
@@ -93,7 +93,7 @@ def test_known_users_go_on_while_the_directory_is_away(
     unknown = ignorant(user)
     assert not unknown, f"{', '.join(unknown)}: no user {user}, although slapd runs"
     with faults.injected(harness_run, Fault("stop-daemon", directory.host, "slapd")):
-        # Nobody can have seen this user; asking also makes every sssd notice that slapd is away.
+        # Nobody can have seen this user; asking also makes every sssd notice that slapd is down.
         stranger = f"u{uuid4().hex[:8]}"
         knowing = {*names} - {*ignorant(stranger)}
         assert not knowing, f"{', '.join(knowing)}: there is a user {stranger}"

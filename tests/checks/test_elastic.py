@@ -173,7 +173,7 @@ class Elastic:
             if self.stuck:
                 earlier = hostlist.fold(self.stuck)
                 raise WaitTimeout(
-                    f"{error}; an earlier check waited in vain for {earlier} to go"
+                    f"{error}; an earlier check also timed out waiting for {earlier} to power down"
                 ) from error
             self.stuck = {*self.awake()} | self.running()
             raise

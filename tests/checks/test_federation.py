@@ -114,7 +114,9 @@ def assert_may_run_on(names: set[str], origin: SlurmCluster, job_id: int) -> Non
     details = origin.run(*show).stdout
     viable = parse_details(details)["FedViableSiblings"]
     missing = names - {*viable.split(",")}
-    assert not missing, f"job {job_id} cannot run on {missing}: FedViableSiblings={viable}"
+    assert not missing, (
+        f"job {job_id} cannot run on {', '.join(sorted(missing))}: FedViableSiblings={viable}"
+    )
 
 
 def assert_full(federation: Federation, filling: list[int]) -> None:
@@ -124,14 +126,14 @@ def assert_full(federation: Federation, filling: list[int]) -> None:
     )
 
 
-def test_clusters_option_keeps_jobs_where_it_says(
+def test_clusters_option_keeps_jobs_on_the_cluster_that_it_names(
     jobs_with_clusters: dict[str, int], ran_on: Callable[[int], str]
 ) -> None:
     for name, job_id in jobs_with_clusters.items():
-        assert ran_on(job_id) == name
+        assert ran_on(job_id) == name, f"job {job_id} with --clusters={name} ran elsewhere"
 
 
-def test_clusters_option_with_several_uses_the_free_one(
+def test_clusters_option_with_several_names_uses_the_free_cluster(
     federation: Federation,
     clusters: dict[str, SlurmCluster],
     full_origin: list[int],

@@ -132,7 +132,7 @@ def different_programs(family: Family) -> str:
 
     It prints which of their files are missing or changed, and which programs the shell does not
     find because another of the same name comes first. Links to the packaged program, such as those
-    that stand_ins of a scenario create, are none. dpkg does not compare owners and modes.
+    that stand_ins of a scenario create, are not reported. dpkg does not compare owners and modes.
     """
     return rf"""
 packages=$({family.installed_packages})
@@ -212,7 +212,10 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         }
         wanted = {*host.daemons, *(f"slurmd@{node}" for node in shared_nodes(host, plan))}
         if running != wanted:
-            wrong.append(f"{host.name}: runs {sorted(running)}, should run {sorted(wanted)}")
+            wrong.append(
+                f"{host.name}: runs {', '.join(sorted(running)) or 'none'}, "
+                f"should run {', '.join(sorted(wanted))}"
+            )
             wrong += [
                 f"{host.name}: {line}"
                 for unit in sorted(wanted - running)
@@ -227,8 +230,8 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         ]
         if enabled | masked & {*host.daemons} != {*host.daemons}:
             wrong.append(
-                f"{host.name}: starts {sorted(enabled)} at boot, "
-                f"should start {sorted(host.daemons)}"
+                f"{host.name}: starts {', '.join(sorted(enabled)) or 'none'} at boot, "
+                f"should start {', '.join(sorted(host.daemons))}"
             )
         if target not in _TARGETS:
             wrong.append(f"{host.name}: boots into {target}, which starts no daemons")
@@ -696,10 +699,10 @@ def test_clocks_and_time_zones_agree(ssh: Ssh, plan: Plan) -> None:
         return int(encode_time) - nearest, zone
 
     seen = everywhere(look, [host.name for host in plan.permanent_hosts()])
-    off = {name: f"{seconds:+.0f} s" for name, (seconds, _) in seen.items() if abs(seconds) > 3}
-    assert not off, f"clocks that are off: {off}"
-    zones = {name: zone for name, (_, zone) in seen.items()}
-    assert len({*zones.values()}) == 1, f"time zones differ: {zones}"
+    off = [f"{name} {seconds:+.0f} s" for name, (seconds, _) in seen.items() if abs(seconds) > 3]
+    assert not off, f"clocks that differ from this machine's: {', '.join(off)}"
+    zones = [f"{name} {zone}" for name, (_, zone) in seen.items()]
+    assert len({zone for _, zone in seen.values()}) == 1, f"time zones differ: {', '.join(zones)}"
 
 
 @pytest.mark.needs("users", "munge")
@@ -798,7 +801,10 @@ def test_sites_reach_one_another_only_at_slurms_own_ports(ssh: Ssh, plan: Plan) 
         }
     finally:
         ssh.run(first.name, ["systemctl", "stop", "listener"], check=False)
-    assert (near, far) == ("open", "closed")
+    assert (near, far) == ("open", "closed"), (
+        f"port 873 of {first.name} is {near} from {neighbor.name}, which should reach it, "
+        f"and {far} from {other.name}, which should not"
+    )
     closed = [
         f"{other.name} cannot reach {name}:{port}"
         for (name, port), state in allowed.items()

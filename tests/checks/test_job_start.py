@@ -65,7 +65,7 @@ def recorded(clusters: dict[str, SlurmCluster], plan: Plan) -> dict[str, SlurmCl
 
 @pytest.fixture(scope="session")
 def cluster(recorded: dict[str, SlurmCluster], ssh: Ssh, plan: Plan) -> SlurmCluster:
-    """The first of these clusters. Programs around a job may hold up its command for minutes."""
+    """The first of these clusters. A Prolog or Epilog may hold up its command for minutes."""
     return slurm.clusters(ssh, plan, timeout=600)[next(iter(recorded))]
 
 
@@ -113,13 +113,13 @@ class Events:
 
     @contextmanager
     def held(self, host: str, context: str) -> Iterator[None]:
-        """Keep a program around jobs from ending during the block."""
+        """Keep a Prolog or Epilog from ending during the block."""
         with self._marked(host, f"/run/hold.{context}"):
             yield
 
     @contextmanager
     def failing(self, host: str, context: str) -> Iterator[None]:
-        """Let a program around jobs fail during the block."""
+        """Let a Prolog or Epilog fail during the block."""
         with self._marked(host, f"/run/fail.{context}"):
             yield
 
@@ -197,7 +197,7 @@ CALLS = [
     "SPANK remote exit as 0",
     "SPANK job_script job_epilog as 0",
 ]
-# What becomes of a batch job, and of its node, if a program around it fails.
+# What becomes of a batch job, and of its node, if a Prolog or Epilog fails.
 EFFECTS = {
     "prolog_slurmctld": "requeued, its script did not run",
     "prolog_slurmd": "requeued, held, its script did not run, its node is drained",
@@ -283,7 +283,7 @@ def test_events_of_a_job_come_in_the_order_of_its_mode(
         )
 
 
-def test_each_program_around_a_job_runs_as_slurm_says(
+def test_each_prolog_and_epilog_runs_as_the_documented_user(
     recorded: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str], events: Events
 ) -> None:
     """Prolog and Epilog run as root, those of tasks as the user, those of slurmctld as SlurmUser.
@@ -306,7 +306,7 @@ def test_each_program_around_a_job_runs_as_slurm_says(
 
 
 @pytest.mark.needs("users", "job_plugins")
-def test_spank_plugin_is_called_when_and_as_whom_slurm_says(
+def test_spank_plugin_is_called_at_the_documented_times_and_as_the_documented_user(
     with_plugins: dict[str, SlurmCluster],
     plan: Plan,
     jobs: Jobs,
@@ -336,7 +336,7 @@ def test_spank_plugin_is_called_when_and_as_whom_slurm_says(
 
 
 @pytest.mark.needs("users", "job_plugins")
-def test_option_of_a_spank_plugin_reaches_tasks_and_programs_around_jobs(
+def test_option_of_a_spank_plugin_reaches_tasks_prologs_and_epilogs(
     plugged: SlurmCluster, jobs: Jobs, events: Events
 ) -> None:
     """Through spank_setenv() and spank_job_control_setenv(): spank(8)."""
@@ -400,7 +400,7 @@ def test_lua_scripts_change_and_refuse_jobs(
 
 @pytest.mark.needs("users", "job_plugins")
 @pytest.mark.parametrize("program", EFFECTS)
-def test_program_around_a_job_that_fails_has_the_documented_effect(
+def test_failing_prolog_or_epilog_has_the_documented_effect(
     program: str, plugged: SlurmCluster, plan: Plan, jobs: Jobs, events: Events
 ) -> None:
     """See "Failure Handling" in https://slurm.schedmd.com/prolog_epilog.html."""
@@ -526,8 +526,8 @@ def test_node_is_allocated_again_only_after_its_own_epilog_has_ended(
             if (event.host, event.what) == (node, "Epilog ends")
         ]
         began = [e.time for e in events.of(cluster, after) if e.what == "Prolog begins"]
-        assert ended, f"journald of {node} has no end of Epilog of job {before}"
-        assert began, f"journald of {node} has no begin of Prolog of job {after}"
+        assert ended, f"the journal of {node} has no end of Epilog of job {before}"
+        assert began, f"the journal of {node} has no start of Prolog of job {after}"
         assert ended[0] < began[0], (
             f"job {after} began on {node} before Epilog of job {before} had ended"
         )
@@ -558,7 +558,7 @@ def test_steps_start_the_tasks_that_are_requested_on_the_requested_nodes(
         "ended with 9",
     ]
     assert sorted(lines) == wanted, (
-        f"step, task, its number on the node, node's number, node, tasks: {sorted(lines)}"
+        f"wrong SLURM_STEP_ID, PROCID, LOCALID, NODEID, NODENAME or NTASKS: {sorted(lines)}"
     )
 
 
@@ -582,18 +582,18 @@ def test_array_has_a_job_for_each_index_with_its_own_exit_code(
         timeout=120,
     )
     ended = sorted(re.findall(r" ArrayTaskId=(\d+) .* ExitCode=(\S+)", shown))
-    assert ended == [("1", "1:0"), ("3", "3:0"), ("5", "5:0")], f"index and exit code: {ended}"
+    assert ended == [("1", "1:0"), ("3", "3:0"), ("5", "5:0")], f"wrong index or exit code: {ended}"
     records = [
         event.what
         for event in events.of(cluster, array)
         if event.what.startswith(("index", "end of"))
     ]
     assert sorted(records[::2]) == [f"index {index} of 1 5 2 3" for index in (1, 3, 5)], (
-        f"one at a time: {records}"
+        f"wrong array variables, or not one at a time: {records}"
     )
     assert [what.split()[-1] for what in records[1::2]] == [
         what.split()[1] for what in records[::2]
-    ], f"one at a time: {records}"
+    ], f"tasks did not run one at a time: {records}"
 
 
 def test_job_waits_for_the_end_of_the_job_that_it_depends_on(
@@ -763,12 +763,12 @@ def test_interrupting_srun_twice_ends_its_tasks(
 
 
 @pytest.mark.parametrize("mode", ["srun", "salloc", "sbatch"])
-def test_only_a_batch_job_goes_on_when_its_terminal_is_closed(
+def test_only_a_batch_job_survives_when_its_terminal_is_closed(
     mode: str, cluster: SlurmCluster, jobs: Jobs
 ) -> None:
     """The kernel sends SIGHUP, which ends the shell that called sbatch, but not the job."""
     # salloc handles the signal only a moment after it has started its command (salloc.c), and
-    # nothing tells when.
+    # there is no sign of it.
     task = "sleep 1; echo started $SLURM_JOB_ID; exec sleep 300"
     by_shell = "echo started $(sbatch --parsable --output=/dev/null --wrap='sleep 300'); sleep 300"
     command = ("sh", "-c", by_shell) if mode == "sbatch" else (mode, "sh", "-c", task)
@@ -777,7 +777,7 @@ def test_only_a_batch_job_goes_on_when_its_terminal_is_closed(
     assert len(answer) == 2, f"{mode} started no job: {answer}"
     job_id = int(answer[0])
     try:
-        assert answer[1] == "ended", f"{mode} goes on after its terminal was closed"
+        assert answer[1] == "ended", f"{mode} keeps running after its terminal was closed"
         if mode == "sbatch":
             (job,) = cluster.jobs_of(job_id)
             assert job.state in {"PENDING", "CONFIGURING", "RUNNING"}, (

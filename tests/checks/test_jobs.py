@@ -80,7 +80,9 @@ def test_interactive_job_runs_on_a_node_as_its_user(
         assert host in plan.scenario.clusters[name].nodes_on(), (
             f"{name}: {program} ran on {host}, the host of no node"
         )
-        assert int(uid) == plan.scenario.users[users[0]].uid
+        assert int(uid) == plan.scenario.users[users[0]].uid, (
+            f"{name}: {program} ran as uid {uid}, not as {users[0]}"
+        )
 
 
 def test_batch_job_runs_once_on_every_host_of_nodes(
@@ -288,7 +290,7 @@ def _bytes(limit: str) -> float:
 
 @pytest.mark.needs("two_users")
 @pytest.mark.provokes("Security violation, .*KILL_JOB")
-def test_user_cannot_cancel_anothers_job(
+def test_user_cannot_cancel_a_job_of_another_user(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
     cluster = next(iter(clusters.values()))

@@ -233,7 +233,7 @@ def test_prometheus_listens_at_its_hosts_own_address_only(
 
 
 @pytest.mark.provokes("cred_verify: jwt_decode failure")
-def test_metrics_are_open_to_whom_private_data_says(
+def test_metrics_are_open_only_to_those_whom_private_data_permits(
     plan: Plan,
     run: RunDir,
     ssh: Ssh,

@@ -171,7 +171,7 @@ def waits_since(cluster: SlurmCluster, job_id: int) -> int | None:
 
 @pytest.mark.needs("fair_share", "static")
 @pytest.mark.provokes  # slurmctld is restarted
-def test_user_who_has_used_more_of_a_share_comes_later(
+def test_user_with_more_usage_per_share_has_lower_priority(
     clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     """One of two users of an account runs a job, and then both have jobs that may not start yet.

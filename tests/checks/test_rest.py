@@ -252,14 +252,15 @@ def test_slurmrestd_runs_as_its_own_user_without_privileges(api: Api, ssh: Ssh) 
     name_of = {
         line.split(":")[2]: line.split(":")[0] for text in users for line in text.splitlines()
     }
-    assert {name_of[uid] for uid in facts["Uid"].split()} == {"slurmrestd"}
+    accounts = {name_of[uid] for uid in facts["Uid"].split()}
+    assert accounts == {"slurmrestd"}, f"slurmrestd on {api.host} runs as {', '.join(accounts)}"
     rights = {
         name: facts[name].strip()
         for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")
         if int(facts[name], 16)
     }
     assert not rights, f"slurmrestd has capabilities: {rights}"
-    assert facts["NoNewPrivs"].strip() == "1"
+    assert facts["NoNewPrivs"].strip() == "1", f"slurmrestd on {api.host} lacks NoNewPrivileges"
     ids = {*facts["Gid"].split(), *facts["Groups"].split()}
     answer = ssh.run(api.host, ["getent", "group", *ids]).stdout
     groups = sorted(line.split(":")[0] for line in answer.splitlines())
@@ -271,7 +272,10 @@ def test_slurmrestd_listens_only_on_its_hosts_own_address(
 ) -> None:
     """The other hosts at its site can reach it at this address."""
     own, port = address_of(ssh, api.host), served[1].rest.port
-    assert listening(ssh, api.host, port) == {f"{own}:{port}"}
+    addresses = listening(ssh, api.host, port)
+    assert addresses == {f"{own}:{port}"}, (
+        f"slurmrestd on {api.host} listens at {', '.join(sorted(addresses)) or 'no address'}"
+    )
     site = next(host.site for host in plan.hosts if host.name == api.host)
     others = [host.name for host in plan.permanent_hosts() if host.site == site]
     connect = ["timeout", "10", "bash", "-c", f": < /dev/tcp/{api.host}/{port}"]
@@ -412,7 +416,7 @@ def test_user_with_a_token_submits_queries_and_cancels_in_every_version(
 
 
 @pytest.mark.needs("two_users")
-def test_token_of_a_user_cannot_cancel_anothers_job(
+def test_token_of_a_user_cannot_cancel_a_job_of_another_user(
     api: Api, plan: Plan, jobs: Jobs, users: list[str]
 ) -> None:
     """Checks the job itself: 23.11 and later report no error to a user who may not cancel it."""

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.needs("users", "static", "many_nodes")
 JOBS_OF_A_NODE = 10
 # More would slow down a machine with few CPUs.
 AT_ONCE = 50
-# Seconds that a busy machine's daemons may take before and after each of so many jobs.
+# Seconds that a busy machine's daemons may take before and after each of these many jobs.
 OVERHEAD = 60
 # Jobs per second if all daemons share two busy CPUs.
 LEAST_PER_SECOND = 1

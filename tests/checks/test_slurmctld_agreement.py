@@ -89,7 +89,7 @@ def test_accounting_has_no_job_that_was_never_submitted(
         known = {*jobs.submitted, *(seen.key for seen in jobs.traces())}
         known |= {job.key for cluster in clusters.values() for job in cluster.remembered()}
         known |= _logged(plan, ssh)
-        return record_comparison.strangers(in_accounting, known, since)
+        return record_comparison.never_submitted(in_accounting, known, since)
 
     wait_until_none(look, "accounting to have only jobs that were submitted", clusters)
 
@@ -100,7 +100,7 @@ def _logged(plan: Plan, ssh: Ssh) -> set[JobKey]:
     for host in plan.with_daemon("slurmctld"):
         for path in logs.log_files(plan, host, "slurmctld"):
             script = f"grep -Eo '{JOB_ID}' {shlex.quote(path)} | sort --unique"
-            keys |= record_comparison.named(
+            keys |= record_comparison.jobs_named_in(
                 ssh.run(host.name, ["sh", "-c", script]).stdout, str(host.cluster)
             )
     return keys

@@ -39,7 +39,7 @@ def test_slurmctld_can_read_and_write_its_saved_state(ssh: Ssh, plan: Plan) -> N
         conf = plan.slurm_conf(cluster)
         user = slurm_options.get(conf, "SlurmUser") or "root"
         directory = slurm_options.state_save_location(conf)
-        # Files that are renamed or removed meanwhile are none.
+        # Files that are renamed or removed in the meantime are not an error.
         find = (
             f"find {shlex.quote(directory)} ! -type l"
             r" \( ! -readable -o ! -writable ! -name '*.key' -o -type d ! -executable \)"

@@ -109,14 +109,13 @@ SINGLE_NODE = [
         "runs_its_daemons",
         "systemctl start mariadb",
         "systemctl stop mariadb",
-        "runs ['mariadb', 'munge', 'slurmctld', 'slurmd'],"
-        " should run ['munge', 'slurmctld', 'slurmd']",
+        "runs mariadb, munge, slurmctld, slurmd, should run munge, slurmctld, slurmd",
     ),
     on_single(
         "runs_its_daemons",
         "systemctl disable --quiet slurmd",
         "systemctl enable --quiet slurmd",
-        "starts ['munge', 'slurmctld'] at boot",
+        "starts munge, slurmctld at boot",
     ),
     at_once(
         on_single(
@@ -204,7 +203,7 @@ SINGLE_NODE = [
         "ran 2 times",
     ),
     on_single(
-        "cancel_anothers_job",
+        "test_user_cannot_cancel_a_job",
         "chmod u+s /usr/bin/scancel",
         "chmod u-s /usr/bin/scancel",
         "Access/permission denied",
@@ -311,7 +310,7 @@ FEDERATION = [
             " systemctl restart munge",
         ),
         # 90 s, minus the time that a busy host takes to answer.
-        "clocks that are off: {'aws3': '-",
+        "clocks that differ from this machine's: aws3 -",
     ),
     Sabotage(
         ("clocks_and_time_zones",),
@@ -380,7 +379,7 @@ FEDERATION = [
             ("settings_of_its_file",),
             ("accounting", "mariadb -e 'set global wait_timeout = 5'"),
             ("accounting", "mariadb -e 'set global wait_timeout = default'"),
-            "someone has set MariaDB's wait_timeout to 5",
+            "MariaDB's wait_timeout was set to 5",
         ),
     ),
     at_once(
@@ -407,7 +406,7 @@ FEDERATION = [
         ),
     ),
     Sabotage(
-        ("adds_up_the_usage",),
+        ("rolls_up_the_usage",),
         (
             "accounting",
             "mariadb -e 'insert into slurm_acct_db.aws_last_ran_table values (0, 0, 4e9)'",
@@ -416,7 +415,7 @@ FEDERATION = [
             "accounting",
             "mariadb -e 'delete from slurm_acct_db.aws_last_ran_table where monthly_rollup = 4e9'",
         ),
-        "aws: slurmdbd adds up usage only from 2096-",
+        "aws: slurmdbd rolls usage up only from 2096-",
     ),
     Sabotage(
         ("one_collation",),
@@ -468,13 +467,13 @@ FEDERATION = [
     Sabotage(
         ("burst_to_the_sibling",),
         *DRAIN_AWS,
-        "cannot run on {'aws'}: FedViableSiblings=on-prem",
+        "cannot run on aws: FedViableSiblings=on-prem",
     ),
     Sabotage(("clusters_option_keeps",), *ONLY_ON_PREM, "'on-prem' == 'aws'"),
     Sabotage(
         ("clusters_option_with_several",),
         *ONLY_ON_PREM,
-        "cannot run on {'aws'}: FedViableSiblings=on-prem",
+        "cannot run on aws: FedViableSiblings=on-prem",
     ),
     Sabotage(
         ("cluster_constraint",),
@@ -865,7 +864,7 @@ def plugstack(change: str) -> tuple[str, str]:
 
 JOB_START = [
     on_n1("in_the_order_of_its_mode", *WITHOUT_PROLOG, "instead of Prolog"),
-    on_n1("runs_as_slurm_says", *WITHOUT_PROLOG, "{'Prolog': 0}"),
+    on_n1("prolog_and_epilog_runs_as_the_documented_user", *WITHOUT_PROLOG, "{'Prolog': 0}"),
     Sabotage(("before_its_prolog_has_ended",), *HASTY_PROGRAMS, "while Prolog runs on n2: "),
     Sabotage(
         ("after_its_own_epilog_has_ended",),

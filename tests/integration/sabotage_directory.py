@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sabotage_hosts import on_host
 
-USERS, AWAY = "come_from_the_directory_only", "go_on_while_the_directory_is_away"
+USERS, AWAY = "come_from_the_directory_only", "run_while_the_directory_is_down"
 UNIT = "/etc/systemd/system/slapd.service"
 RESTART_SLAPD = (
     "systemctl daemon-reload; systemctl restart slapd;"

@@ -103,7 +103,7 @@ LOGIN = [
         "login",
         "systemctl stop sackd",
         "systemctl start sackd",
-        "login: runs [], should run ['sackd']",
+        "login: runs none, should run sackd",
     ),
     Sabotage(
         ("submits_from_a_login_host", "output_of_a_job_is_in"),

@@ -15,7 +15,7 @@ READY = (
     "until python3 -c 'import urllib.request as u; u.urlopen(\"http://db:9090/-/ready\")'"
     " 2> /dev/null; do sleep 0.1; done"
 )
-SCRAPES, OPEN = "scrapes_every_target", "open_to_whom_private_data_says"
+SCRAPES, OPEN = "scrapes_every_target", "open_only_to_those_whom_private_data_permits"
 FIGURES = "figures_agree"
 SEPARATE = "jobs_of_separate_clusters"
 

@@ -70,7 +70,7 @@ POLICY = [
             _RIGHTS,
             "sacctmgr -i modify user olga set adminlevel=none",
             "sacctmgr -i modify user olga set adminlevel=operator",
-            "olga (AdminLevel operator) cannot make and delete a reservation",
+            "olga (AdminLevel operator) cannot create and delete a reservation",
         ),
         changed(
             _RIGHTS,

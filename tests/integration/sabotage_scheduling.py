@@ -44,7 +44,7 @@ SCHEDULING = [
         "a job with --dependency=afterok:{bad} is CANCELLED, ",
     ),
     at_ctl(
-        "comes_later",
+        "has_lower_priority",
         (
             f"sed -i.right s/^{_FAIR_SHARE}=.*/{_FAIR_SHARE}=0/ {CONF}",
             f"mv {CONF}.right {CONF}; {RECONFIGURE}",

@@ -126,7 +126,7 @@ def test_suite_with_the_expected_results_passes(
         "test1.3.log",
     }
     report = json.loads((kept / "report.json").read_text())
-    assert (report["user"], report["news"], len(report["tests"])) == ("carol", [], 7)
+    assert (report["user"], report["unexpected"], len(report["tests"])) == ("carol", [], 7)
 
 
 def test_only_unexpected_results_are_printed_and_a_test_that_does_not_end_is_stopped(
@@ -169,7 +169,7 @@ def test_ordinary_user_cannot_do_an_administrators_work(
         "schedmd-suite", suite, "--run", cluster.directory.id, "--user", "alice", *expected
     )
     assert done.returncode == 1
-    (outcome,) = (one["outcome"] for one in json.loads(done.stdout)["news"])
+    (outcome,) = (one["outcome"] for one in json.loads(done.stdout)["unexpected"])
     assert (outcome["id"], outcome["status"]) == (
         "test_102_1::test_administrator_changes_accounting",
         "failed",

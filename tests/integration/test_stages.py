@@ -250,7 +250,7 @@ def test_shell_is_a_users_with_the_clusters_configuration(
     )
     assert shell("id -un").stdout == "alice\n", "unset, the first user"
     refused = shell("", "--user", "carol")
-    assert (refused.returncode, "users: alice, bob" in refused.stderr) == (2, True)
+    assert (refused.returncode, "its users are alice, bob" in refused.stderr) == (2, True)
 
 
 def test_verbose_shows_each_command_of_the_checks_too(

@@ -172,4 +172,4 @@ def test_interactive_job_of_a_user_is_genuine_and_an_invented_record_of_one_is_n
             ["mariadb", "slurm_acct_db", "-e", "delete from lived_job_table where id_job = 99999"],
         )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "slurmctld's log does not know: lived: job 99999 (sh of alice)" in done.stdout
+    assert "not in slurmctld's log: lived: job 99999 (sh of alice)" in done.stdout

@@ -81,7 +81,7 @@ class DockerProvider:
             all(self._contexts) and len(self._context_of_site) in {0, len(placed)}
         ):
             raise UsageError(
-                f"--provider {self.name}",
+                f"--provider {self.name}: not a list of Docker contexts",
                 hint="docker:CONTEXT,CONTEXT or docker:SITE=CONTEXT,SITE=CONTEXT",
             )
 
@@ -109,13 +109,19 @@ class DockerProvider:
     def placed(self, plan: Plan) -> dict[str, str]:
         """Return the engine of each host; hosts that share a disk are on the same engine."""
         if unknown := [site for site in self._context_of_site if site not in plan.scenario.sites]:
-            raise UsageError(f"--provider {self.name}: the scenario has no site {unknown[0]}")
+            raise UsageError(
+                f"--provider {self.name}: the scenario has no site {unknown[0]}",
+                hint=f"its sites are {', '.join(plan.scenario.sites)}",
+            )
         if homeless := [
             site
             for site in plan.sites()
             if self._context_of_site and site not in self._context_of_site
         ]:
-            raise UsageError(f"--provider {self.name}: no engine for site {homeless[0]}")
+            raise UsageError(
+                f"--provider {self.name}: no engine for site {homeless[0]}",
+                hint=f"add {homeless[0]}=CONTEXT",
+            )
         place: dict[str, str] = {}
         disks: dict[str, str] = {}
         for number, host in enumerate(plan.hosts):

@@ -80,7 +80,7 @@ class ExistingProvider:
         )
 
     def lacks(self, scenario: Scenario) -> Iterator[tuple[Path_, str]]:
-        """Yield what requires hosts that can be created, switched off, or given disks."""
+        """Yield the keys of a scenario that existing machines cannot provide, with the reason."""
         for name, cluster in scenario.clusters.items():
             at = ("clusters", name)
             for index, group in enumerate(cluster.nodes):

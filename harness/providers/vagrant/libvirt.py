@@ -130,7 +130,7 @@ def _output_of(command: Sequence[str]) -> str:
 
 
 def _exit_code(command: Sequence[str], errors: Path) -> int:
-    """Return the exit code of QEMU, which goes on for ever after an error of KVM."""
+    """Return the exit code of QEMU, which keeps running forever after a KVM error."""
     with (
         errors.open("wb") as file,
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as qemu,

@@ -57,7 +57,7 @@ class VagrantProvider:
         self._runs = runs
 
     def lacks(self, scenario: Scenario) -> Iterator[tuple[Path_, str]]:
-        """Yield what requires shared disks, images, or Slurm without cgroup v2."""
+        """Yield the keys of a scenario that virtual machines cannot provide, with the reason."""
         for name, cluster in scenario.clusters.items():
             at = ("clusters", name)
             if cluster.image:
@@ -89,7 +89,7 @@ class VagrantProvider:
         ]
         services += [("sites", site, "dns_server") for site in scenario.dns_servers()]
         for place in services:
-            yield place, "virtual machines cannot have additional packages: --provider docker"
+            yield place, "virtual machines lack the packages that this needs: --provider docker"
         if scenario.accounting and scenario.accounting.image:
             yield (
                 ("accounting", "image"),

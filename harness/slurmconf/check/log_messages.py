@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # Lines that do not name the option that they are about -> the option (regular expressions).
-_SAID_ABOUT = {
+_OPTION_OF_MESSAGE = {
     "default partition not set": "PartitionName",
     "select/linear with topology/tree": "TopologyPlugin",
     "gathered, but not stored|much slower algorithm": "JobAcctGatherType",
@@ -76,7 +76,7 @@ def is_about(line: str, option: str) -> bool:
     """
     name = re.escape(option.removesuffix("s"))
     named = re.search(rf"(?<![\w-]){name}s?(?![\w-])", line, re.IGNORECASE)
-    return bool(named) or _is_said_about(line, option)
+    return bool(named) or _is_known_message_about(line, option)
 
 
 def is_certainly_about(line: str, option: str) -> bool:
@@ -88,11 +88,11 @@ def is_certainly_about(line: str, option: str) -> bool:
     False
     """
     is_distinct = bool(re.search(r"[a-z][A-Z]", option))
-    return (is_distinct and is_about(line, option)) or _is_said_about(line, option)
+    return (is_distinct and is_about(line, option)) or _is_known_message_about(line, option)
 
 
-def _is_said_about(line: str, option: str) -> bool:
+def _is_known_message_about(line: str, option: str) -> bool:
     return any(
         re.fullmatch(about, option, re.IGNORECASE) and re.search(pattern, line)
-        for pattern, about in _SAID_ABOUT.items()
+        for pattern, about in _OPTION_OF_MESSAGE.items()
     )

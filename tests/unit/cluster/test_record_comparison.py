@@ -96,8 +96,8 @@ def test_record_without_an_end_must_belong_to_a_running_job() -> None:
 
 def test_unknown_job_is_found_unless_it_is_older_than_the_clusters() -> None:
     failed = replace(JOB, state="FAILED")
-    assert record_comparison.strangers([failed], {JOB.key}, 0) == []
-    assert record_comparison.strangers([failed], set(), 1000) == []
-    assert record_comparison.strangers(
+    assert record_comparison.never_submitted([failed], {JOB.key}, 0) == []
+    assert record_comparison.never_submitted([failed], set(), 1000) == []
+    assert record_comparison.never_submitted(
         [failed, replace(failed, step="batch")], {("on-prem", 7)}, 0
     ) == ["job 7 of alice on aws is FAILED in accounting, but was never submitted"]

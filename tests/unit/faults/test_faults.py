@@ -48,10 +48,10 @@ def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
         (Fault("stop-daemon", "aws1"), "DAEMON is missing\nhint: usage: stop-daemon HOST DAEMON"),
         (Fault("kill-host", "aws1", "slurmd"), "unexpected argument\nhint: usage: kill-host HOST"),
         (Fault("kill-host", "aws"), "no host aws"),
-        (Fault("cut", "aws", "mars"), "no host mars"),
+        (Fault("cut", "aws", "mars"), "no host or site mars"),
         (Fault("block-port", "aws1", "ssh"), '"ssh" is not a number'),
         (Fault("block-port", "aws1", "-5"), '"-5" is not a number'),
-        (Fault("block-port", "aws1", "70000"), "the last port is 65535"),
+        (Fault("block-port", "aws1", "70000"), "70000 is not a port: the last one is 65535"),
         (Fault("step-clock", "aws1", "--5"), '"--5" is not a number'),
     ],
     ids=str,
@@ -187,7 +187,7 @@ def test_fault_that_could_not_be_injected_is_undone_and_not_active(
     if expected is CannotVerify:
         assert (
             str(caught.value)
-            == "pause-host single could not be injected and was undone: unable to freeze"
+            == "pause-host single could not be injected: unable to freeze\nit was undone"
         )
     assert faults.active(run) == faults.noted_in(run.directory) == []
     actions = [event["action"] for event in run.directory.events() if event["kind"] == "fault"]

@@ -88,7 +88,7 @@ def test_what_virtual_machines_cannot_do_is_reported_with_its_place(tmp_path: Pa
         "small.yml:6:12: clusters.old.image: virtual machines are built from Debian's packages",
         "clusters.old.packages: virtual machines cannot have additional packages",
         "clusters.old.spank_plugins: virtual machines cannot have additional plugins",
-        "sites.here.dns_server: virtual machines cannot have additional packages",
+        "sites.here.dns_server: virtual machines lack the packages that this needs",
         "disks: virtual machines have one disk each",
         "Slurm 20.11 does not support cgroup v2; 22.05, 23.02, ",
     ):

@@ -17,7 +17,7 @@ from harness.errors import CannotVerify, WaitTimeout
 from harness.open_run import Say
 from harness.providers import Provider
 from harness.pytest_plugin import evidence, sessions
-from harness.pytest_plugin.sessions import Wanted
+from harness.pytest_plugin.sessions import WantedClusters
 
 pytest_plugins = ["pytester"]
 
@@ -42,7 +42,7 @@ class FakeFaults:
 
 @contextmanager
 def of_scenario(
-    wanted: Wanted, provider: Provider, runs: Path, say: Say, *, keep: bool
+    wanted: WantedClusters, provider: Provider, runs: Path, say: Say, *, keep: bool
 ) -> Iterator[SimpleNamespace]:
     """Record the scenario of a run; a broken one does not come up."""
     path = wanted.path
@@ -213,7 +213,7 @@ def test_parameter_without_clusters_among_others_says_how_to_get_some(
     )
     result = pytester.runpytest()
     result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["no clusters", "hint: pytest --scenario FILE*"])
+    result.stdout.fnmatch_lines(["the test needs clusters*", "hint: pytest --scenario FILE*"])
 
 
 @pytest.mark.parametrize("of", ["function", "parameter"])
@@ -258,7 +258,7 @@ def test_test_without_any_clusters_says_how_to_have_some(pytester: pytest.Pytest
     pytester.makepyfile("def test_it(slurm): pass")
     result = pytester.runpytest()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["no clusters", "hint: pytest --scenario FILE*"])
+    result.stdout.fnmatch_lines(["the test needs clusters*", "hint: pytest --scenario FILE*"])
 
 
 def test_run_that_does_not_come_up_is_tried_once_and_reported_without_a_traceback(

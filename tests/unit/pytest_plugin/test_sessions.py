@@ -15,7 +15,7 @@ from harness.cluster.slurm import Job
 from harness.errors import CannotVerify, ScenarioError, UsageError, WaitTimeout
 from harness.open_run import OpenRun
 from harness.pytest_plugin import sessions
-from harness.pytest_plugin.sessions import Wanted
+from harness.pytest_plugin.sessions import WantedClusters
 from harness.rundir import RunDir
 
 
@@ -47,14 +47,16 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def kept(path: Path, provider: FakeProvider, tmp_path: Path) -> RunDir:
     """A run that a session has left up."""
-    with sessions.of_scenario(Wanted(path), provider, tmp_path, print, keep=True) as run:
+    with sessions.of_scenario(WantedClusters(path), provider, tmp_path, print, keep=True) as run:
         return run.directory
 
 
 def used(
     path: Path, provider: FakeProvider, runs: Path, *choices: str, settings: tuple[str, ...] = ()
 ) -> str:
-    with sessions.of_scenario(Wanted(path, choices, settings), provider, runs, print) as run:
+    with sessions.of_scenario(
+        WantedClusters(path, choices, settings), provider, runs, print
+    ) as run:
         assert run.directory.id in provider.runs()
         return run.directory.id
 
@@ -73,7 +75,7 @@ def test_signal_that_ends_a_session_takes_down_what_it_started(
     before = signal.getsignal(number)
     with (
         pytest.raises(KeyboardInterrupt),
-        sessions.of_scenario(Wanted(path), provider, tmp_path, print),
+        sessions.of_scenario(WantedClusters(path), provider, tmp_path, print),
     ):
         os.kill(os.getpid(), number)
     assert provider.runs() == {}
@@ -104,7 +106,7 @@ def test_run_of_a_changed_file_is_left_alone(
         pytest.raises(
             UsageError, match=r"was created from a scenario that differs from .*mine.yml"
         ),
-        sessions.opened(kept, provider, print, Wanted(path)),
+        sessions.opened(kept, provider, print, WantedClusters(path)),
     ):
         pass
 
@@ -122,7 +124,7 @@ def test_run_with_other_settings_is_left_alone(
     """Settings change the clusters, just as editing the file would."""
     settings = ("clusters.single.nodes.0.cpus=1",)
     with sessions.of_scenario(
-        Wanted(path, (), settings), provider, tmp_path, print, keep=True
+        WantedClusters(path, (), settings), provider, tmp_path, print, keep=True
     ) as run:
         changed = run.directory
     assert used(path, provider, tmp_path) != changed.id
@@ -148,10 +150,10 @@ def test_named_run_must_match_the_request(
     provider: FakeProvider,
     kept: RunDir,
 ) -> None:
-    wanted = Wanted(path, choices, settings)
+    wanted = WantedClusters(path, choices, settings)
     with pytest.raises(UsageError, match=message), sessions.opened(kept, provider, print, wanted):
         pass
-    with sessions.opened(kept, provider, print, Wanted(path)) as run:
+    with sessions.opened(kept, provider, print, WantedClusters(path)) as run:
         assert run.directory.id == kept.id
 
 
@@ -172,7 +174,7 @@ def test_incomplete_run_is_left_alone(
 def test_run_belongs_to_one_session_at_a_time(
     path: Path, provider: FakeProvider, tmp_path: Path, kept: RunDir
 ) -> None:
-    with sessions.of_scenario(Wanted(path), provider, tmp_path, print) as run:
+    with sessions.of_scenario(WantedClusters(path), provider, tmp_path, print) as run:
         assert run.directory.id == kept.id
         assert used(path, provider, tmp_path) != kept.id
         with (

@@ -9,7 +9,15 @@ import pytest
 from harness import releases
 from harness.errors import UsageError
 from harness.schedmd import results
-from harness.schedmd.results import FAILED, PASSED, SKIPPED, Expected, News, Outcome, SuiteTest
+from harness.schedmd.results import (
+    FAILED,
+    PASSED,
+    SKIPPED,
+    Expected,
+    Outcome,
+    SuiteTest,
+    UnexpectedOutcome,
+)
 
 PYTHON, EXPECT = SuiteTest("test_101_1", python=True), SuiteTest("test1.1", python=False)
 LISTS = sorted(Path(results.__file__).parent.glob("expected/*.toml"))
@@ -174,11 +182,11 @@ def test_only_unexpected_results_are_news() -> None:
         Outcome("test1.9", FAILED, 1),
         Outcome("test_102_1::test_b", PASSED, 1),
     ]
-    assert results.news([*as_expected, *surprises], expected) == [
-        News(surprises[0], PASSED, ""),
-        News(surprises[1], PASSED, ""),
-        News(surprises[2], SKIPPED, "no MPI"),
-        News(surprises[3], SKIPPED, "needs sudo"),
+    assert results.unexpected_outcomes([*as_expected, *surprises], expected) == [
+        UnexpectedOutcome(surprises[0], PASSED, ""),
+        UnexpectedOutcome(surprises[1], PASSED, ""),
+        UnexpectedOutcome(surprises[2], SKIPPED, "no MPI"),
+        UnexpectedOutcome(surprises[3], SKIPPED, "needs sudo"),
     ]
     assert results.counts(as_expected) == {PASSED: 1, FAILED: 1, SKIPPED: 1}
 
