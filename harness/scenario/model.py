@@ -434,7 +434,7 @@ class Torus(Model):
     nodes: Hostlist = Field(description="hostlist of its nodes; x varies fastest, then y")
     placements: tuple[Dimensions, ...] = Field(
         min_length=1,
-        description="sub-cubes that jobs can get; a job of any other size never starts",
+        description="sub-cubes that jobs can get; a job of any other size is refused",
     )
 
 
