@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Set
 from pathlib import Path
 
+from harness.errors import CannotVerify
+
 _SECRET = re.compile(r"%secret:([\w.-]+)%")
 _SSH_KEY = re.compile(r"(\w+_ssh_key)(_pub)?")
 _TLS = re.compile(r"tls\.([\w-]+)\.(key|certificate)")
@@ -94,7 +96,13 @@ def _certificate(host: str) -> dict[str, str]:
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650"]
         command += ["-subj", f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}"]
         command += ["-keyout", str(key), "-out", str(certificate)]
-        subprocess.run(command, check=True, capture_output=True)
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = getattr(error, "stderr", "") or str(error)
+            raise CannotVerify(
+                f"openssl cannot make a certificate: {reason.strip()}", hint="harness doctor"
+            ) from error
         return {
             tls(host, "key"): key.read_text(),
             tls(host, "certificate"): certificate.read_text(),

@@ -62,6 +62,8 @@ _REPEATABLE = frozenset(
         *("scancel", "update"),
     ]
 )
+# Refused if the node has been resumed already: _valid_node_state_change() in node_mgr.c.
+_RESUME = "State=RESUME"
 # Errors of sbatch after which slurmctld may have accepted the job nevertheless.
 UNCERTAIN = (
     "timed out",
@@ -283,7 +285,7 @@ class SlurmCluster:
         time: members of a federation block each other for that long (fed_mgr_job_lock()). What can
         be repeated is repeated before.
         """
-        repeatable = not _REPEATABLE.isdisjoint(command)
+        repeatable = not _REPEATABLE.isdisjoint(command) and _RESUME not in command
         deadline = time.monotonic() + self._timeout
         while True:
             try:
@@ -907,9 +909,18 @@ def connect_siblings(
     nothing but a restart is sure to open it again. See _open_persist_sends() and
     _persist_callback_fini() in Slurm's fed_mgr.c. A slurmctld that does not answer is left alone.
     """
+
+    def look() -> list[tuple[str, str]]:
+        try:
+            return [*_unconnected(plan, run)]
+        except CommandFailed:
+            if any(cluster.controller_failed() for cluster in run.values()):
+                return []  # the wait for the cluster reports why
+            raise
+
     try:
         wait_until(
-            lambda: [*_unconnected(plan, run)],
+            look,
             lambda missing: not missing,
             what="the members of federations to connect",
             timeout=timeout,

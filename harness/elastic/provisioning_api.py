@@ -170,8 +170,9 @@ class Machines:
             except HarnessError as error:
                 problem = str(error)
             except Exception as error:  # not even a bug may block the host
-                traceback.print_exc()
                 problem = describe(error)
+                if self._problems.get(name) != problem:
+                    traceback.print_exc()
             self._record_problem(name, problem)
             threading.Event().wait(_RETRY_EVERY)
 

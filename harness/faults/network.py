@@ -35,8 +35,8 @@ def _filter(run: OpenRun, fault: Fault, faults: Sequence[Fault]) -> None:
 
 
 def set_filter(run: OpenRun, host: str) -> None:
-    """Make a host that has started, or runs again, drop packets as all noted faults require."""
-    if isinstance(run.provider, CanPartition):
+    """Make a host drop packets as all noted faults require, if it runs."""
+    if isinstance(run.provider, CanPartition) and run.provider.hosts(run.directory.id).get(host):
         drops = _all_drops(run, noted_in(run.directory))
         run.provider.drop(run.directory.id, host, drops[host])
 

@@ -22,8 +22,9 @@ _UNITS = {
     **{f"{unit}i": Decimal(1024**power) for power, unit in enumerate("KMGTPE", 1)},
 }
 _MIB = _UNITS["Mi"]
-# How the names of Kubernetes' resources for GPUs end, such as nvidia.com/gpu.
-_GPU = "/gpu"
+# Kubernetes' resources for whole GPUs, as device plugins name them, and those for parts of GPUs.
+_GPU = re.compile(r".*/gpu|gpu\.intel\.com/(i915|xe)")
+_PART_OF_A_GPU = re.compile(r".*(gpu|/mig-).*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Amount:
         >>> Amount(1000, 0, 2).quantities()
         {'cpu': '1000m', 'memory': '0Mi', 'nvidia.com/gpu': '2'}
         """
-        gpus = {f"nvidia.com{_GPU}": str(self.gpus)} if self.gpus else {}
+        gpus = {"nvidia.com/gpu": str(self.gpus)} if self.gpus else {}
         return {"cpu": f"{self.millicpus}m", "memory": f"{self.memory}Mi"} | gpus
 
 
@@ -75,15 +76,20 @@ def of_slurm(cpus: int, memory: int, gpus: int = 0) -> Amount:
 
 
 def of_pod(quantities: Mapping[str, str | float]) -> Amount:
-    """Return what a pod requests, rounded up; ValueError for an invalid quantity.
+    """Return what a pod requests, rounded up.
 
-    GPUs are those of all makers.
+    GPUs are those of all makers. ValueError for an invalid quantity, or a part of a GPU.
 
     >>> of_pod({"cpu": 0.5, "memory": "1Gi", "amd.com/gpu": 1})
     Amount(millicpus=500, memory=1024, gpus=1)
     """
     cpus, memory = (_number(quantities.get(name, 0)) for name in ("cpu", "memory"))
-    gpus = sum(_number(size) for name, size in quantities.items() if name.endswith(_GPU))
+    gpus = Decimal(0)
+    for name, size in quantities.items():
+        if _GPU.fullmatch(name):
+            gpus += _number(size)
+        elif _PART_OF_A_GPU.fullmatch(name) and _number(size):
+            raise ValueError(f"{name}: Slurm and Kubernetes share only whole GPUs")
     return Amount(ceil(cpus * 1000), ceil(memory / _MIB), ceil(gpus))
 
 

@@ -26,6 +26,11 @@ from harness.kubernetes.ledger_entries import GROUP, NAMESPACE, PLURAL, VERSION
 from harness.wait import wait_until
 
 OWN, STARTED, EMULATED = "KUBECONFIG", "KUBEBUILDER_ASSETS", "emulated Kubernetes API"
+# What to do if the API has the ledger's definition or namespace already.
+_IN_THE_WAY = (
+    "if no other run uses it, remove it: docs/hybrid.md says how; the namespace of a run that has "
+    "just ended is gone within a minute"
+)
 # Where the API has the ledger's objects.
 _LEDGER = (GROUP, VERSION, NAMESPACE, PLURAL)
 
@@ -68,10 +73,10 @@ class KubernetesApi:
         (definition,) = manifests.objects(files["definition.yaml"])
         name = definition["metadata"]["name"]
         with ExitStack() as stack:
-            with _api_errors("if no other run uses it, remove it: docs/hybrid.md says how"):
+            with _api_errors(_IN_THE_WAY):
                 self._definitions.create_custom_resource_definition(definition)  # type: ignore[arg-type]  # takes dicts
             stack.callback(self._remove_definition, name)
-            with _api_errors():
+            with _api_errors(_IN_THE_WAY):
                 self._namespaces.create_namespace({"metadata": {"name": NAMESPACE}})  # type: ignore[arg-type]
             stack.callback(self._remove_namespace)
             for node in manifests.generic_nodes(files):

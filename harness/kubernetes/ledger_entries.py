@@ -14,7 +14,7 @@ GROUP, VERSION, PLURAL = "slurm-harness.test", "v1alpha1", "genericnodes"
 # The namespace of a run's ledger.
 NAMESPACE = "slurm-harness"
 # The names of clusters: each is part of the name of a Service.
-CLUSTER_NAME = "^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+CLUSTER_NAME = "^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$"
 # The outcomes of a pod's admission check.
 READY, REFUSED = "Ready", "Refused"
 

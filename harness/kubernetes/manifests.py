@@ -66,13 +66,15 @@ def manifests(plan: Plan) -> dict[str, str]:
 def daemons(plan: Plan) -> dict[str, str]:
     """Return path and text of the files that run the daemons of each shared cluster in pods.
 
-    None for a cluster without munge, or whose slurmds share hosts.
+    None for a cluster without munge, whose slurmds share hosts, or with GPUs, which pods lack.
     """
     pods = replace(plan.capabilities, cgroups=False, own_kernel=False, namespaces=False)
     return {
         f"daemons/{name}/{path}": text
         for name in plan.scenario.shared_clusters()
-        if plan.scenario.auth == "munge" and not plan.scenario.clusters[name].hosts
+        if plan.scenario.auth == "munge"
+        and not plan.scenario.clusters[name].hosts
+        and not plan.scenario.clusters[name].gpus()
         for path, text in _daemons_of(replace(plan, capabilities=pods), name)
     }
 

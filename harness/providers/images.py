@@ -7,6 +7,7 @@ import json
 import re
 import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -160,8 +161,9 @@ def _extend(
             raise EngineError(error.message, hint=hint) from error
         finally:
             stages = {"dangling": True, "label": f"harness.stage={name}"}
-            for stage in client.images.list(filters=stages):
-                client.images.remove(str(stage.id))
+            with suppress(EngineError), engine_errors("cannot remove a stage of the image"):
+                for stage in client.images.list(filters=stages):
+                    client.images.remove(str(stage.id))
 
 
 def _headers(
@@ -222,7 +224,7 @@ def copy(
     with engine_errors(f"cannot copy {image}"):
         # By this name, because the image may have others. docker's types declare bytes and files
         # only; its HTTP library takes any iterator.
-        target.images.load(source.images.get(image).save(named=image))  # type: ignore[arg-type]
+        target.images.load(source.api.get_image(image))  # type: ignore[arg-type]
 
 
 def current_origins(client: docker.DockerClient) -> set[str]:

@@ -35,6 +35,7 @@ from harness.render import render
 from harness.report import model
 from harness.report.assembly import Evaluation
 from harness.report.model import Check, Report
+from harness.scenario import Scenario
 from harness.slurmconf import diff
 from harness.slurmconf.diff import STEPS, Change
 from harness.submissions import answers, submit
@@ -85,23 +86,21 @@ def plan_change(
     UsageError if nothing does, if the change requires different hosts, different releases or manual
     steps, or if daemons would refuse one of the two configurations.
     """
-    if shared := plan.scenario.shared_clusters():
-        raise UsageError(
-            "changes of clusters that share nodes with Kubernetes cannot be rehearsed: "
-            f"{', '.join(shared)}; no operator runs during a rehearsal"
-        )
+    _must_have_no_operator(plan.scenario)
     tree = render(plan)
     lifecycle.must_start(plan, tree)
     releases = plan.releases()
     known = scenario.load(path, (), image_reader(provider), provider.lacks, settings)
     choices = [f"{name}={releases[name]}" for name in releases if name in known.clusters]
     read = scenario.load(path, choices, image_reader(provider), provider.lacks, settings)
+    _must_have_no_operator(read)
     new = make_plan(plan.name, read, plan.capabilities)
     if differing := {*map(_identity, plan.hosts)} ^ {*map(_identity, new.hosts)}:
         names = hostlist.fold(sorted({host for host, _ in differing}))
         raise UsageError(
-            f"{names}: a change of hosts, daemons, releases, packages, SPANK plugins or user-data "
-            "cannot be rehearsed on clusters that are up",
+            f"{names}: a change of hosts, daemons, releases, packages, SPANK plugins, user-data, "
+            "disks, shared directories, Apptainer or name servers cannot be rehearsed on clusters "
+            "that are up",
             hint="`harness upgrade` rehearses other releases",
         )
     new_tree = render(new)
@@ -119,11 +118,20 @@ def plan_change(
     return new, changes
 
 
+def _must_have_no_operator(known: Scenario) -> None:
+    if shared := known.shared_clusters():
+        raise UsageError(
+            "changes of clusters that share nodes with Kubernetes cannot be rehearsed: "
+            f"{', '.join(shared)}; no operator runs during a rehearsal"
+        )
+
+
 def _identity(host: Host) -> tuple[str, object]:
-    """Return what a host has from its image, and can only have once it is created again."""
+    """Return what a host has from the moment it is created."""
     daemons = frozenset(host.daemons) - {"munge"}  # a change of AuthType starts or stops it
     installed = (host.image, host.release, frozenset(host.packages), host.spank_plugins)
-    return host.name, (host.cluster, daemons, installed, host.user_data)
+    created = (host.disks, host.volumes, host.apptainer, host.dns_server, host.user_data)
+    return host.name, (host.cluster, daemons, installed, created)
 
 
 def run(

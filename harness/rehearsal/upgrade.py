@@ -157,6 +157,12 @@ def _must_be_possible(provider: Provider, plans: Sequence[Plan]) -> None:
             f"an upgrade would lose what is on the disks of {hostlist.fold(small)}",
             hint="remove the key `disks` from a copy of the scenario",
         )
+    if len(plans[0].hosts) == 1 and any(volume.size for volume in plans[0].hosts[0].volumes):
+        raise UsageError(
+            f"an upgrade would lose what is in the shared directories of {plans[0].hosts[0].name}: "
+            "they are in memory, and no other host has them",
+            hint="remove their sizes from a copy of the scenario",
+        )
     for name in plans[0].releases():
         _must_be_supported(name, plans)
     for older, newer in pairwise(plans):
@@ -613,6 +619,8 @@ def _do(run: OpenRun, new: Plan, step: Step) -> None:
                     )
             _recreate(run, step, run.plan, directories)
             _wait_at_gate(run, run.plan, step, set())
+            if not isinstance(error, HarnessError):  # a bug
+                raise
             raise ClusterError(
                 f"{step.name} could not be upgraded and was rolled back: {error}"
             ) from error

@@ -104,7 +104,7 @@ _USER_DATA = re.compile(
     re.IGNORECASE,
 )
 # What `harness render` writes next to the hosts' directories.
-_BESIDE_HOSTS = {"manifest.json", "install.sh"}
+_BESIDE_HOSTS = {"manifest.json", "install.sh", "kubernetes"}
 # hostname(7).
 _LONGEST_HOST_NAME = 64
 # The ports of slurmds that share a host begin here; Linux uses those from 32768 on for clients.
@@ -481,8 +481,18 @@ def _wrong_kubernetes(scenario: Scenario, name: str) -> Iterator[tuple[Path_, st
     """Yield what keeps the operator from withholding the resources of pods from Slurm."""
     cluster, at = scenario.clusters[name], ("clusters", name)
     here = (*at, "kubernetes")
-    if "_" in name or name.endswith("-"):
-        yield here, f"{name} cannot begin the name of a Service: use a-z, 0-9 and - within the name"
+    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name):
+        yield (
+            here,
+            f"{name} cannot begin the name of a Service: use a letter, then a-z, 0-9 and - within "
+            "the name",
+        )
+    if wrong := [
+        node
+        for node in cluster.node_names()
+        if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", node)
+    ]:
+        yield (*at, "nodes"), f"{wrong[0]} cannot be a node of Kubernetes: use a-z, 0-9, - and ."
     if scenario.rehearsal:
         yield (
             ("rehearsal",),
@@ -508,9 +518,11 @@ def _bypasses_of_the_ledger(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_
     """Yield options with which jobs get more of a node than job_submit.lua requests for them."""
     for option, value in cluster.options.items():
         text, key = str(value).lower(), option.lower()
+        words = {word.strip().removeprefix("job_submit/") for word in text.split(",")}
         if (
-            (key == "jobsubmitplugins" and "lua" not in text.split(","))
-            or (key == "grestypes" and not {"k8scpu", "k8smemory"} <= {*text.split(",")})
+            (key == "jobsubmitplugins" and "lua" not in words)
+            or (key == "grestypes" and not {"k8scpu", "k8smemory"} <= words)
+            or _gives_whole_sockets(key, text)
             or (key == "selecttype" and value is not None and text != "select/cons_tres")
             or (key in {"maxmempercpu", "jobdefaults"} and value is not None)
             or (key == "allowspecresourcesusage" and text not in {"no", "false", "none", "0"})
@@ -519,8 +531,10 @@ def _bypasses_of_the_ledger(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_
     for name, partition in cluster.partitions.items():
         for option, value in partition.options.items():
             key, text = option.lower(), str(value).lower()
-            if (key == "oversubscribe" and text.startswith("exclusive")) or (
-                key in {"maxmempercpu", "jobdefaults"} and value is not None
+            if (
+                (key == "oversubscribe" and text.startswith("exclusive"))
+                or (key in {"maxmempercpu", "jobdefaults"} and value is not None)
+                or _gives_whole_sockets(key, text)
             ):
                 place = (*at, "partitions", name, "options", option)
                 yield place, "jobs would bypass the ledger of kubernetes"
@@ -529,6 +543,15 @@ def _bypasses_of_the_ledger(cluster: Cluster, at: Path_) -> Iterator[tuple[Path_
             if gres.partition(":")[0] in {"shard", "mps"}:
                 place = (*at, "nodes", index, "gres", number)
                 yield place, "jobs would share GPUs that pods have"
+        for option in group.options:
+            if option.lower() in {"state", "gres"}:
+                place = (*at, "nodes", index, "options", option)
+                yield place, "is set for kubernetes: jobs would bypass its ledger"
+
+
+def _gives_whole_sockets(key: str, text: str) -> bool:
+    """Return whether an option gives jobs all CPUs of a socket (dist_tasks.c)."""
+    return key == "selecttypeparameters" and "cr_socket" in text
 
 
 def _wrong_topology(cluster: Cluster, name: str) -> Iterator[tuple[Path_, str]]:
@@ -669,8 +692,7 @@ def _claim(
         if name in _BESIDE_HOSTS:
             yield (
                 at,
-                f"{kind} {name}: `harness render` writes a file of this name next to the hosts' "
-                "directories",
+                f"{kind} {name}: `harness render` uses this name next to the hosts' directories",
             )
         taken = owner.get(name)
         if taken and taken != f"{cluster}.controller":

@@ -222,7 +222,7 @@ def _adapted_settings(
             kept = {option: value for option, value in own.items() if option.lower() not in names}
             overrides.append(f"{key}={json.dumps({**kept, **new})}")
     if len(plan.hosts) > 1:
-        shared = [*policy_scenario.shared_directories, host_side.HOME]
+        shared = {**policy_scenario.shared_directories, host_side.HOME: None}
         overrides.append(f"shared_directories={json.dumps(shared)}")
     return overrides, changed
 

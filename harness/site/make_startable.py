@@ -85,6 +85,15 @@ def _known_problems(findings: Collection[Finding]) -> list[str]:
     return list(dict.fromkeys(option for option in logged if option.isalnum()))
 
 
+def _in_order(path: tuple[Any, ...]) -> list[str]:
+    """Return a key that sorts paths by their keys and indexes.
+
+    >>> sorted([("nodes", 10), ("nodes", 2), ("auth",)], key=_in_order)
+    [('auth',), ('nodes', 2), ('nodes', 10)]
+    """
+    return [f"{key:09}" if isinstance(key, int) else key for key in path]
+
+
 def _remove_problems(data: Data, problems: Collection[Problem]) -> list[Replaced]:
     """Remove the parts of a scenario that are not valid."""
     paths: dict[tuple[Any, ...], str] = {}
@@ -92,7 +101,7 @@ def _remove_problems(data: Data, problems: Collection[Problem]) -> list[Replaced
         if path := _path(data, problem.where):
             paths.setdefault(path, problem.message)
     removed: list[Replaced] = []
-    for path in sorted(paths, key=str, reverse=True):  # the last of several node groups first
+    for path in sorted(paths, key=_in_order, reverse=True):  # the last of several node groups first
         container: Any = data
         for key in path[:-1]:
             container = container[key]

@@ -158,7 +158,13 @@ class DockerProvider:
         """
         self.placed(plan)
         for host in _without_image(plan):
-            images.base_of(images.on(host))
+            base = images.base_of(images.on(host))
+            if host.packages and base.family.package != ".deb":
+                raise UsageError(
+                    f"{host.name}: additional packages ({', '.join(host.packages)}) cannot be "
+                    f"installed on {base.distribution} yet",
+                    hint="use an image of your own that has them: docs/configuration.md",
+                )
         if run:
             return
         for directory in {origin.packages for origin in plan.origins().values() if origin.packages}:
@@ -171,7 +177,7 @@ class DockerProvider:
         wanted = {images.ensure(self._client, slurm, say) for slurm in _slurms_of_ours(plan)}
         wanted |= {
             images.extend(self._client, images.on(host), host.packages, say, host.spank_plugins)
-            for host in plan.hosts
+            for host in _without_image(plan)
             if host.packages or host.spank_plugins
         }
         wanted |= {host.image for host in plan.hosts if host.image}

@@ -644,9 +644,23 @@ def _cpus(plan: Plan, host: Host) -> int:
 
 
 def _memory(plan: Plan, host: Host) -> int:
-    """Return the megabytes that a machine needs for its node's jobs and for its daemons."""
+    """Return the megabytes for a node's jobs, its daemons, and the disks in memory it serves."""
     group = _group(plan, host)
     wanted = (group.memory if group else 0) + sum(
         _DAEMON_MEMORY.get(daemon, 0) for daemon in host.daemons
     )
-    return max(_LEAST_MEMORY, wanted + _OWN_MEMORY)
+    small = sum(
+        _megabytes(volume.size)
+        for volume in host.volumes
+        if volume.size and _server(plan, host, volume) == host.name
+    )
+    return max(_LEAST_MEMORY, wanted + _OWN_MEMORY) + small
+
+
+def _megabytes(size: str) -> int:
+    """Return a size such as "2G" in megabytes.
+
+    >>> _megabytes("100M"), _megabytes("2G")
+    (100, 2048)
+    """
+    return int(size[:-1]) * (1024 if size.endswith("G") else 1)

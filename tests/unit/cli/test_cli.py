@@ -91,7 +91,7 @@ def test_render_writes_manifests_for_clusters_that_kubernetes_shares(tmp_path: P
     path = ROOT / "scenarios" / "kubernetes-hybrid.yml"
     completed = harness("render", path, "-o", "tree", cwd=tmp_path, environment=NO_ENGINE)
     assert "the operator in Kubernetes: tree/kubernetes" in completed.stdout
-    assert "name: n1" in (tmp_path / "tree" / "kubernetes" / "clusters.yaml").read_text()
+    assert 'name: "n1"' in (tmp_path / "tree" / "kubernetes" / "clusters.yaml").read_text()
 
 
 def test_version(tmp_path: Path) -> None:

@@ -311,6 +311,8 @@ def test_member_that_lost_its_sibling_at_the_start_is_restarted(answers: bool) -
             pass
 
         def run(self, host: str, command: Any, **_: Any) -> Result:
+            if "is-failed" in command:
+                return Result(1, "", "")
             if command[0] == "systemctl":
                 restarted.append((host, *command[1:]))
             elif not answers:
@@ -322,6 +324,22 @@ def test_member_that_lost_its_sibling_at_the_start_is_restarted(answers: bool) -
     assert restarted == [("onprem-ctl", "restart", "slurmctld")] * answers
     restarting = ["on-prem lost its connection to aws at the start: restarting its slurmctld"]
     assert said == restarting * answers
+
+
+def test_nobody_waits_for_siblings_of_a_controller_that_has_failed() -> None:
+    class Failed(Ssh):
+        def __init__(self) -> None:
+            pass
+
+        def run(self, host: str, command: Any, **_: Any) -> Result:
+            if "is-failed" in command:
+                return Result(0, "", "")
+            asked.append(host)
+            raise CommandFailed(host, " ".join(command), 1, "", "Unable to contact")
+
+    plan, asked = golden.plan_of("federation"), list[str]()
+    slurm.connect_siblings(plan, slurm.clusters(Failed(), plan), print, timeout=60)
+    assert asked == ["onprem-ctl"]
 
 
 @pytest.mark.parametrize(("scenario", "ends"), [("single-node", True), ("ha", False)])

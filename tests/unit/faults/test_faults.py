@@ -205,7 +205,7 @@ def test_fault_that_could_neither_be_injected_nor_undone_can_still_be_healed(
     run = lifecycle.create(SCENARIOS / "single-node.yml", provider, tmp_path, lambda _: None)
     fault = Fault("pause-host", "single")
     with pytest.raises(
-        CannotVerify, match=r"may be active in part, because it could not be undone \(gone\)"
+        CannotVerify, match=r"may be active in part, because undoing it failed: gone"
     ):
         faults.inject(run, fault)
     assert (faults.active(run), faults.half_injected(run)) == ([], [fault])

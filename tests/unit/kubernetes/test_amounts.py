@@ -19,6 +19,8 @@ from harness.kubernetes.amounts import Amount, Use
         ({"memory": "128974848"}, Amount(0, 123)),
         ({"memory": "1e9"}, Amount(0, 954)),
         ({}, Amount()),
+        ({"gpu.intel.com/i915": 1, "nvidia.com/gpu": "2"}, Amount(0, 0, 3)),
+        ({"nvidia.com/mig-1g.5gb": 0}, Amount()),
     ],
 )
 def test_quantities_of_kubernetes_are_rounded_up(
@@ -31,6 +33,12 @@ def test_quantities_of_kubernetes_are_rounded_up(
 def test_invalid_quantity_is_reported(wrong: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         amounts.of_pod({"cpu": wrong})
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"])
+def test_part_of_a_gpu_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: Slurm and Kubernetes share only whole GPUs"):
+        amounts.of_pod({name: 1})
 
 
 AMOUNTS = st.builds(Amount, st.integers(0, 9000), st.integers(0, 9000))

@@ -49,7 +49,8 @@ def test_kustomization_lists_every_file() -> None:
 
 
 def daemons(cluster: str = "shared", *settings: str) -> dict[str, str]:
-    plan = make_plan("shared", scenario.load(SHARED, settings=settings), OWN_MACHINES)
+    without_gpus = ("clusters.shared.nodes.0.gres=[]", *settings)
+    plan = make_plan("shared", scenario.load(SHARED, settings=without_gpus), OWN_MACHINES)
     prefix = f"daemons/{cluster}/"
     return {
         path.removeprefix(prefix): text
@@ -187,7 +188,9 @@ def test_pods_have_no_cgroups_whatever_the_machines_have() -> None:
     assert "SLURM_GET_USER_ENV" not in on_machines["job_submit.lua"]
 
 
-@pytest.mark.parametrize("setting", ["auth=slurm", "clusters.shared.hosts=h1"])
+@pytest.mark.parametrize(
+    "setting", ["auth=slurm", "clusters.shared.hosts=h1", 'clusters.shared.nodes.0.gres=["gpu:1"]']
+)
 def test_cluster_whose_daemons_cannot_run_in_these_pods_has_no_such_manifests(setting: str) -> None:
     assert daemons("shared", setting) == {}
 

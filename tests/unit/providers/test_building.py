@@ -142,7 +142,7 @@ def test_packages_of_another_architecture_are_refused_before_there_is_a_run(
         "s", scenario.load(SCENARIOS / "single-node.yml", [choice]), DockerProvider.capabilities
     )
     monkeypatch.setattr(DockerProvider, "_client", Builder())
-    message = r"than the engine's x86_64: slurm-smd_25\.11\.2-1_arm64"
+    message = r"the engine's architecture: slurm-smd_25\.11\.2-1_arm64"
     with pytest.raises(UsageError, match=message):
         DockerProvider().confirm(plan, {})
     with pytest.raises(UsageError, match=message):

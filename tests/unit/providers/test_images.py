@@ -31,7 +31,7 @@ def test_image_is_copied_by_its_own_name_whatever_other_names_it_has() -> None:
     engine_of_image, other = MagicMock(), MagicMock()
     other.images.get.side_effect = ImageNotFound("no such image")
     images.copy(CURRENT, engine_of_image, other, print)
-    engine_of_image.images.get(CURRENT).save.assert_called_once_with(named=CURRENT)
+    engine_of_image.api.get_image.assert_called_once_with(CURRENT)
     other.images.load.assert_called_once()
 
 

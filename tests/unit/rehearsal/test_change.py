@@ -47,11 +47,17 @@ def test_change_is_planned_with_the_steps_of_diff(tmp_path: Path) -> None:
         ("c[1-4]", "c[1-5]", "c5: a change of hosts"),
         ("controller: ctl", "controller: other", r"ctl,other: a change of hosts"),
         ("  one:", "  two:", "a change of hosts"),
-        ("    nodes:", "    packages: [gcc]\n    nodes:", "releases, packages, SPANK plugins or"),
+        ("    nodes:", "    packages: [gcc]\n    nodes:", "releases, packages, SPANK plugins"),
         (
             "    nodes:",
             "    spank_plugins: {/opt/a.so: {text: a}}\n    nodes:",
-            "packages, SPANK plugins or user-data cannot",
+            "packages, SPANK plugins, user-data, disks",
+        ),
+        ("users:", "disks: {c1: {/var/spool: 100M}}\nusers:", "c1: a change of hosts"),
+        (
+            "    nodes:",
+            "    kubernetes: true\n    rest: {}\n    nodes:",
+            "share nodes with Kubernetes cannot be rehearsed: one",
         ),
         ("MaxTime: 60", "MaxTime: soon", "fatal: MaxTime"),
         (

@@ -153,6 +153,14 @@ def test_impossible_upgrade_is_refused_before_there_is_a_run(
     assert refused.value.hint == hint
 
 
+def test_upgrade_that_would_lose_a_shared_directory_in_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "one.yml"
+    text = (SCENARIOS / "single-node.yml").read_text()
+    path.write_text(f"{text}\nshared_directories: {{/home: 100M}}\n")
+    with pytest.raises(UsageError, match="lose what is in the shared directories of single"):
+        upgrade.must_be_possible(path, FakeProvider(), options("22.05:23.11"))
+
+
 def test_chain_with_a_release_that_debian_lacks_is_refused_with_a_hint_at_a_source() -> None:
     class Debian(FakeProvider):
         def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:

@@ -368,8 +368,19 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
                 "MaxMemPerCPU: 100",
                 "JobDefaults: DefCpuPerGPU=4",
                 "AllowSpecResourcesUsage: true",
+                "SelectTypeParameters: CR_Socket_Memory",
             )
         ),
+        (
+            CLUSTER.replace("'c[1-2]'", "c1, options: {State: UNKNOWN}")
+            % ", kubernetes: true, rest: {}",
+            "nodes.0.options.State: is set for kubernetes",
+        ),
+        (
+            CLUSTER.replace("c[1-2]", "N_1") % ", kubernetes: true, rest: {}",
+            "nodes: N_1 cannot be a node of Kubernetes",
+        ),
+        (CLUSTER.replace("c[1-2]", "kubernetes") % "", "node kubernetes: `harness render`"),
         (
             CLUSTER
             % (
