@@ -222,9 +222,8 @@ def copy(
         return
     say(f"image {image}: copying to the engine on {target.info()['Name']}")
     with engine_errors(f"cannot copy {image}"):
-        # By this name, because the image may have others. docker's types declare bytes and files
-        # only; its HTTP library takes any iterator.
-        target.images.load(source.api.get_image(image))  # type: ignore[arg-type]
+        # By this name, because the image may have others.
+        target.images.load(source.api.get_image(image))
 
 
 def current_origins(client: docker.DockerClient) -> set[str]:
