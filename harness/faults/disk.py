@@ -1,6 +1,6 @@
 """Faults of disks."""
 
-from harness.faults.model import DIRECTORY, Kind
+from harness.faults.model import DIRECTORY, USER, Kind
 
 _FILL = """
     free=$(df --output=avail --block-size=1 "$1" | tail -1)
@@ -17,11 +17,39 @@ _FILL = """
     done
 """
 
+# A hard limit of no blocks would mean no limit; setquota(8).
+_EXHAUST = """
+    where=$(df --output=target "$(getent passwd "$1" | cut -d : -f 6)" | tail -1)
+    if ! { command -v repquota && repquota --user "$where"; } > /dev/null 2>&1; then
+        echo "$where, which has the home of $1, has no quotas of users on this host" >&2
+        exit 3
+    fi
+    repquota --user --no-names --output=csv "$where" | grep "^#$(id --user "$1")," > "$aside/quota"
+    quotaon -p --user "$where" > "$aside/state" || true
+    used=$(cut -d , -f 4 "$aside/quota")
+    setquota --user "$1" 0 $((used > 0 ? used : 1)) 0 0 "$where"
+    grep -q " is on" "$aside/state" || quotaon --user "$where"
+"""
+_RESTORE = """
+    where=$(df --output=target "$(getent passwd "$1" | cut -d : -f 6)" | tail -1)
+    if [ -s "$aside/quota" ]; then
+        IFS=, read -r _ _ _ _ soft hard _ _ soft_files hard_files _ < "$aside/quota"
+        setquota --user "$1" "$soft" "$hard" "$soft_files" "$hard_files" "$where"
+        grep -q " is on" "$aside/state" || quotaoff --user "$where"
+    fi
+"""
+
 KINDS = {
     "fill-disk": Kind(
         "the file system of a directory is full",
         _FILL,
         'rm -f "$1/.slurm-harness-fault"',
         DIRECTORY,
+    ),
+    "exhaust-quota": Kind(
+        "a user has used up the quota of the file system with the user's home",
+        _EXHAUST,
+        _RESTORE,
+        USER,
     ),
 }

@@ -9,13 +9,14 @@ from harness.open_run import OpenRun
 from harness.providers import Provider
 
 # What kind of argument a fault takes; `registry.kind_of` checks it.
-DAEMON, PLACE, PORT, SECONDS, LINE, DIRECTORY = (
+DAEMON, PLACE, PORT, SECONDS, LINE, DIRECTORY, USER = (
     "DAEMON",
     "HOST|SITE",
     "PORT",
     "SECONDS",
     "LINE",
     "DIRECTORY",
+    "USER",
 )
 # The exit code of a script that has changed nothing; its standard error says why.
 NOTHING_DONE = 3

@@ -18,7 +18,7 @@ from harness.faults import (
     hosts,
     network,
 )
-from harness.faults.model import DAEMON, PLACE, PORT, SECONDS, Fault, Kind
+from harness.faults.model import DAEMON, PLACE, PORT, SECONDS, USER, Fault, Kind
 from harness.plan import DAEMONS, Plan
 from harness.providers import Provider, ability
 
@@ -65,6 +65,10 @@ def kind_of(plan: Plan, provider: Provider, fault: Fault) -> Kind:
     _check_names(plan, fault, kind)
     if kind.argument == DAEMON:
         _check_daemon(plan, fault)
+    if kind.argument == USER and fault.argument not in plan.scenario.users:
+        raise UsageError(
+            f"{fault}: no user {fault.argument}", hint=f"known: {', '.join(plan.scenario.users)}"
+        )
     number = _NUMBERS.get(kind.argument)
     if number and not re.fullmatch(number, fault.argument):
         raise UsageError(

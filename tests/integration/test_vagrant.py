@@ -151,6 +151,16 @@ def test_sessions_belong_to_jobs_and_jobs_wait_for_a_file_server_that_is_gone(
         output = run.ssh.run("login", ["cat", f"/home/alice/{job_id}"]).stdout
         assert output == "done\n"
 
+        def write(user: str) -> str:
+            options = ("srun", "--quiet", f"--chdir=/home/{user}", "dd")
+            sizes = ("if=/dev/zero", "of=file", "bs=64K", "count=16", "conv=fsync", "status=none")
+            return cluster.run(*options, *sizes, user=user, check=False).stderr
+
+        with faults.injected(run, Fault("exhaust-quota", "ctl", "alice")):
+            assert "Disk quota exceeded" in write("alice")
+            assert not write("bob")
+        assert not write("alice")
+
 
 def test_nothing_is_left_of_a_killed_run_that_lost_its_directory(
     harness: Harness, environment: dict[str, str], runs: Path

@@ -53,6 +53,7 @@ def run(tmp_path: Path, provider: FakeProvider) -> OpenRun:
         (Fault("block-port", "aws1", "-5"), '"-5" is not a number'),
         (Fault("block-port", "aws1", "70000"), "70000 is not a port: the last one is 65535"),
         (Fault("step-clock", "aws1", "--5"), '"--5" is not a number'),
+        (Fault("exhaust-quota", "aws1", "zoe"), "no user zoe\nhint: known: alice"),
     ],
     ids=str,
 )
