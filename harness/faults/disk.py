@@ -25,17 +25,21 @@ _EXHAUST = """
         exit 3
     fi
     repquota --user --no-names --output=csv "$where" | grep "^#$(id --user "$1")," > "$aside/quota"
-    quotaon -p --user "$where" > "$aside/state" || true
     used=$(cut -d , -f 4 "$aside/quota")
     setquota --user "$1" 0 $((used > 0 ? used : 1)) 0 0 "$where"
-    grep -q " is on" "$aside/state" || quotaon --user "$where"
+    # quotaon -p also says "on" if usage is counted, but not limited.
+    if answer=$(quotaon --user "$where" 2>&1); then
+        : > "$aside/was-off"
+    else
+        case "$answer" in *"File exists"* | *busy*) ;; *) echo "$answer" >&2; exit 1 ;; esac
+    fi
 """
 _RESTORE = """
     where=$(df --output=target "$(getent passwd "$1" | cut -d : -f 6)" | tail -1)
     if [ -s "$aside/quota" ]; then
         IFS=, read -r _ _ _ _ soft hard _ _ soft_files hard_files _ < "$aside/quota"
         setquota --user "$1" "$soft" "$hard" "$soft_files" "$hard_files" "$where"
-        grep -q " is on" "$aside/state" || quotaoff --user "$where"
+        [ ! -e "$aside/was-off" ] || quotaoff --user "$where"
     fi
 """
 
