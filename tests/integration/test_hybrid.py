@@ -103,6 +103,13 @@ def test_node_that_registers_after_a_cut_below_a_running_job_takes_jobs_again(
         def node() -> slurm.Node:
             return next(node for node in cluster.nodes() if node.name == "n1")
 
+        # Of its last registration, slurmctld must know that it offered everything: an earlier test
+        # may have reconfigured slurmctld, which forgets the amounts, and asks for them later.
+        started = node().slurmd_start
+        shared.ssh.run("n1", ["systemctl", "restart", "slurmd"])
+        wait_until(
+            node, lambda seen: seen.slurmd_start != started, what="n1 to register", timeout=300
+        )
         job_id = cluster.submit(
             "#!/bin/sh\nsleep 3600",
             "--nodelist=n1",
