@@ -145,7 +145,7 @@ def test_pod_is_refused_where_jobs_occupy_the_node_and_job_waits_where_pods_do(
             lambda: hybrid.ledger_object(node)["status"]["allocatedResources"],
             lambda parts: [part["allocated"] for part in parts] == [half.quantities()] * 2,
             what=f"{node} to be allocated half to Slurm and half to Kubernetes",
-            timeout=300,
+            timeout=150,
         )
         assert [part["type"] for part in allocated] == ["Slurm", "Kubernetes"]
         assert_waits(cluster, second)

@@ -586,7 +586,7 @@ def test_every_slurmdbd_reaches_every_slurmctld(ssh: Ssh, plan: Plan) -> None:
 
     looks = [(look, host) for host in plan.with_daemon("slurmdbd")]
     # The kernel accepts a connection, however busy slurmctld is.
-    _wait_until_reached(looks, "every slurmdbd to reach every slurmctld", timeout=120)
+    _wait_until_reached(looks, "every slurmdbd to reach every slurmctld")
 
 
 @pytest.mark.needs("two_hosts")
@@ -666,7 +666,7 @@ def test_tasks_reach_the_ports_of_srun_on_every_host(ssh: Ssh, plan: Plan) -> No
 
 
 def _wait_until_reached(
-    looks: Sequence[tuple[Callable[[Host], list[str]], Host]], what: str, timeout: float = 120
+    looks: Sequence[tuple[Callable[[Host], list[str]], Host]], what: str, timeout: float = 60
 ) -> None:
     """Wait until no function finds a problem on its host; a busy daemon may answer late."""
 
