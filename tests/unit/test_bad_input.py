@@ -559,7 +559,7 @@ def test_aliases_dates_and_merge_keys_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (cluster("", "[{name: manifest.json}]"), "writes a file of this name"),
+        (cluster("", "[{name: manifest.json}]"), "uses this name next to the hosts"),
         (cluster("", f"[{{name: {'a' * 65}}}]"), "a name has at most 64 characters"),
         (cluster("", '[{name: "n[1-1000000]"}]'), "has more than 131072 names"),
         (cluster("", '[{name: "n[1-9999]x[1-9999]"}]'), "has more than 10000 names"),

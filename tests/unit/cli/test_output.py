@@ -155,7 +155,7 @@ def test_page_names_the_commands_that_print_json() -> None:
         if any("--format" in option.opts for option in verb.params)
     }
     section = PAGE.partition("These commands have it:")[2].partition(". `harness schema`")[0]
-    assert set(re.findall(r"`([^`]+)`", section)) == have
+    assert {" ".join(name.split()) for name in re.findall(r"`([^`]+)`", section)} == have
 
 
 def test_json_is_all_of_stdout_and_progress_is_on_stderr(desk: Path) -> None:
