@@ -25,8 +25,8 @@ _EXHAUST = """
         exit 3
     fi
     repquota --user --no-names --output=csv "$where" | grep "^#$(id --user "$1")," > "$aside/quota"
-    used=$(cut -d , -f 4 "$aside/quota")
-    setquota --user "$1" 0 $((used > 0 ? used : 1)) 0 0 "$where"
+    IFS=, read -r _ _ _ used _ _ _ _ soft_files hard_files _ < "$aside/quota"
+    setquota --user "$1" 0 $((used > 0 ? used : 1)) "$soft_files" "$hard_files" "$where"
     # quotaon -p also says "on" if usage is counted, but not limited.
     if answer=$(quotaon --user "$where" 2>&1); then
         : > "$aside/was-off"
