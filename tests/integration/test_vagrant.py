@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import doctor, faults, lifecycle, providers, rundir
-from harness.cluster import slurm
+from harness.cluster import node_state, slurm
 from harness.errors import WaitTimeout
 from harness.faults import Fault
 from harness.open_run import OpenRun
@@ -107,6 +107,13 @@ def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
         cluster.wait_for([job_id], {"COMPLETED"}, timeout=1200)
         output = run.ssh.run("ctl", ["cat", f"/opt/{job_id}"]).stdout
         assert output == "welcome\ncloud of alice\n"
+        # A node that is still up was initialized before the sabotage.
+        wait_until(
+            lambda: {node.name: node.state for node in cluster.nodes()},
+            lambda states: node_state.is_powered_down(states["c1"]),
+            what="c1 to be powered down",
+            timeout=1200,
+        )
         break_and_verify(run, sabotage)
 
 
