@@ -17,10 +17,13 @@ _FILL = """
     done
 """
 
-# A hard limit of no blocks would mean no limit; setquota(8).
-_EXHAUST = """
+# The file system with the home of user $1.
+_WHERE = """
     where=$(df --output=target "$(getent passwd "$1" | cut -d : -f 6)" | tail -1)
-    if ! { command -v repquota && repquota --user "$where"; } > /dev/null 2>&1; then
+"""
+# A hard limit of no blocks would mean no limit; setquota(8).
+_EXHAUST = f"""{_WHERE}
+    if ! {{ command -v repquota && repquota --user "$where"; }} > /dev/null 2>&1; then
         echo "$where, which has the home of $1, has no quotas of users on this host" >&2
         exit 3
     fi
@@ -34,8 +37,7 @@ _EXHAUST = """
         case "$answer" in *"File exists"* | *busy*) ;; *) echo "$answer" >&2; exit 1 ;; esac
     fi
 """
-_RESTORE = """
-    where=$(df --output=target "$(getent passwd "$1" | cut -d : -f 6)" | tail -1)
+_RESTORE = f"""{_WHERE}
     if [ -s "$aside/quota" ]; then
         IFS=, read -r _ _ _ _ soft hard _ _ soft_files hard_files _ < "$aside/quota"
         setquota --user "$1" "$soft" "$hard" "$soft_files" "$hard_files" "$where"

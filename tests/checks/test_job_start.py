@@ -768,7 +768,7 @@ def test_only_a_batch_job_survives_when_its_terminal_is_closed(
 ) -> None:
     """The kernel sends SIGHUP, which ends the shell that called sbatch, but not the job."""
     # salloc handles the signal only a moment after it has started its command (salloc.c), and
-    # there is no sign of it.
+    # nothing shows when it does.
     task = "sleep 1; echo started $SLURM_JOB_ID; exec sleep 300"
     by_shell = "echo started $(sbatch --parsable --output=/dev/null --wrap='sleep 300'); sleep 300"
     command = ("sh", "-c", by_shell) if mode == "sbatch" else (mode, "sh", "-c", task)
