@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Capabilities:
     """What the hosts of a provider can do.
 
-    `cgroups`: Slurm may use the controllers of a cgroup tree. `own_hardware`: a host has its CPUs
+    `cgroups`: Slurm may use the controllers of a cgroup tree, which in containers has version 2.
+    `own_hardware`: a host has its CPUs
     and memory for itself; otherwise nodes have the size in the scenario, even if slurmd detects a
     different one. `engine`: hosts can be created, switched off, paused and disconnected from one
     another. `root`: root can log in over SSH; otherwise a user with sudo does. `own_kernel`: hosts
@@ -26,5 +27,6 @@ class Capabilities:
     namespaces: bool = True
 
 
+# On an engine that gives them no cgroup controllers.
 CONTAINERS = Capabilities(cgroups=False, own_hardware=False)
 OWN_MACHINES = Capabilities(cgroups=True, own_hardware=True, engine=False, root=False)

@@ -256,6 +256,18 @@ class Plan:
                 names.append(name)
         return names
 
+    def clusters_that_confine_memory(self) -> list[str]:
+        """Return the clusters with static nodes that kill jobs which exceed their memory.
+
+        On a kernel that is not the run's own, such jobs may swap, if Slurm lets them.
+        """
+        confined = self.clusters_that_confine("ConstrainRAMSpace")
+        if self.capabilities.own_kernel:
+            return confined
+        return [
+            name for name in self.clusters_that_confine("ConstrainSwapSpace") if name in confined
+        ]
+
     def releases(self) -> dict[str, str]:
         """Return the release of each cluster, and of slurmdbd."""
         return {

@@ -222,7 +222,7 @@ def _slurm_conf_defaults(
             if capabilities.own_kernel
             else {}
         ),
-        **_containment(cluster, capabilities),
+        **_containment(scenario, cluster, capabilities),
         # So that each job has a step that takes in sessions.
         **({"PrologFlags": "Contain"} if cluster.pam_slurm_adopt else {}),
     }
@@ -251,9 +251,8 @@ def _slurm_conf_defaults(
         defaults[METRICS] = "metrics/openmetrics"
     if scenario.accounting:
         defaults |= _accounting_storage(scenario.accounting)
-        defaults["JobAcctGatherType"] = (
-            f"jobacct_gather/{'cgroup' if _contained(cluster, capabilities) else 'linux'}"
-        )
+        contained = is_contained(scenario, cluster, capabilities)
+        defaults["JobAcctGatherType"] = f"jobacct_gather/{'cgroup' if contained else 'linux'}"
     return defaults
 
 
@@ -387,28 +386,35 @@ def stand_in_devices(
             first += count
 
 
-def _contained(cluster: Cluster, capabilities: Capabilities) -> bool:
-    """Return whether Slurm can use cgroups.
+def is_contained(scenario: Scenario, cluster: Cluster, capabilities: Capabilities) -> bool:
+    """Return whether Slurm uses cgroups, unless options of the cluster say otherwise.
 
-    Slurmds that share a host cannot, because each would claim the whole host.
+    Slurmds that share a host do not, because each would claim the whole host. In containers, Slurm
+    needs its plugin for version 2, which images of users may lack: it is built only if libdbus is
+    installed.
     """
-    return capabilities.cgroups and not cluster.hosts
+    if not capabilities.cgroups or cluster.hosts:
+        return False
+    return capabilities.own_hardware or (
+        cluster.image is None
+        and get(cluster.cgroup, "CgroupPlugin") != "disabled"
+        and releases.get(scenario.release_of(cluster)).supports_cgroup_v2
+    )
 
 
-def _containment(cluster: Cluster, capabilities: Capabilities) -> dict[str, Any]:
-    if _contained(cluster, capabilities):
-        return {
+def _containment(
+    scenario: Scenario, cluster: Cluster, capabilities: Capabilities
+) -> dict[str, Any]:
+    own_hardware = capabilities.own_hardware and not cluster.hosts
+    if is_contained(scenario, cluster, capabilities):
+        # To bind the tasks of users, task/affinity needs CAP_SYS_NICE, which containers lack.
+        options = {
             "ProctrackType": "proctrack/cgroup",
-            "TaskPlugin": "task/cgroup,task/affinity",
+            "TaskPlugin": "task/cgroup,task/affinity" if own_hardware else "task/cgroup",
         }
-    return {
-        "ProctrackType": "proctrack/linuxproc",
-        **(
-            {}
-            if capabilities.own_hardware and not cluster.hosts
-            else {"SlurmdParameters": "config_overrides"}
-        ),
-    }
+    else:
+        options = {"ProctrackType": "proctrack/linuxproc"}
+    return options | ({} if own_hardware else {"SlurmdParameters": "config_overrides"})
 
 
 def _power_saving(
@@ -560,11 +566,14 @@ def cgroup_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> di
     cluster = scenario.clusters[name]
     if not cluster.defaults:
         return merged(cluster.cgroup)
-    if _contained(cluster, capabilities):
+    if is_contained(scenario, cluster, capabilities):
         defaults: dict[str, Any] = {
             "ConstrainCores": True,
             "ConstrainRAMSpace": True,
-            "ConstrainDevices": True,
+            # Without it, jobs that exceed their memory could swap to the disk of the machine.
+            "ConstrainSwapSpace": None if capabilities.own_hardware else True,
+            # slurmd would need CAP_BPF and CAP_NET_ADMIN.
+            "ConstrainDevices": capabilities.own_hardware,
         }
     else:
         defaults = dict(releases.get(scenario.release_of(cluster)).cgroup_conf_without_controllers)

@@ -26,7 +26,10 @@ class Provider(Protocol):
     """Creates hosts that resolve each other's names and accept root over SSH."""
 
     name: str
-    capabilities: Capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its hosts can do."""
 
     def lacks(self, scenario: Scenario) -> Iterable[tuple[Path_, str]]:
         """Return the keys of a scenario that these hosts cannot fulfil, each with the reason."""

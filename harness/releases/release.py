@@ -384,6 +384,11 @@ class Release(Behaviour):
     The package's docstring explains the parts. Options that are keys are in lower case.
     """
 
+    @property
+    def supports_cgroup_v2(self) -> bool:
+        """Whether Slurm can use cgroups on a machine with cgroup v2."""
+        return "v2" in self.plugins.get("cgroup", ())
+
     name: str
     serves: tuple[str, ...] = ()
     suite: str | None = None

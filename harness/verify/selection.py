@@ -359,11 +359,8 @@ def _confined_devices(plan: Plan) -> bool:
 
 @feature("confined_memory")
 def _confined_memory(plan: Plan) -> bool:
-    """Nodes that confine jobs to their memory, each with its own kernel.
-
-    Jobs may swap on a shared kernel.
-    """
-    return plan.capabilities.own_kernel and bool(plan.clusters_that_confine("ConstrainRAMSpace"))
+    """Nodes that confine jobs to their memory, so that these cannot swap either."""
+    return bool(plan.clusters_that_confine_memory())
 
 
 @feature("reboots")

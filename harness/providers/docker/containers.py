@@ -14,7 +14,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TypeVar
@@ -26,8 +27,8 @@ from docker.models.networks import Network
 from docker.models.volumes import Volume
 from docker.types import EndpointConfig, IPAMConfig, IPAMPool
 
-from harness import interrupts, origins, releases
-from harness.capabilities import CONTAINERS
+from harness import interrupts, origins, releases, slurm_options
+from harness.capabilities import CONTAINERS, Capabilities
 from harness.errors import EngineError, UsageError, WaitTimeout
 from harness.inventory import Machine
 from harness.origins import Origin
@@ -68,9 +69,6 @@ class DockerProvider:
     everything is on the user's own engine.
     """
 
-    # A container sees all CPUs of the machine, and its cgroup tree has few controllers.
-    capabilities = CONTAINERS
-
     def __init__(self, engines: str | None = None) -> None:
         self.name = "docker" if engines is None else f"docker:{engines}"
         placed = [entry.rpartition("=") for entry in (engines or "").split(",")]
@@ -98,6 +96,11 @@ class DockerProvider:
     @property
     def _clients(self) -> dict[str, docker.DockerClient]:
         return {name: self._engine(name) for name in self._contexts}
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """Containers see all CPUs of the machine; not every machine gives them cgroups."""
+        return replace(CONTAINERS, cgroups=all(map(engine.has_controllers, self._clients.values())))
 
     def _container(self, run_id: str, host: str) -> tuple[str, Container]:
         """Return a host's container and the name of its engine; NotFound if no engine has it."""
@@ -147,9 +150,19 @@ class DockerProvider:
         return images.origin_of(self._client, image)
 
     def lacks(self, scenario: Scenario) -> Iterator[tuple[Path_, str]]:
-        """Yield user-data: containers support everything else that a scenario can ask for."""
+        """Yield what containers do not support."""
         for place in scenario.user_data():
             yield place, "cloud-init does not initialize containers: --provider vagrant"
+        for name, cluster in scenario.clusters.items():
+            devices = str(slurm_options.get(cluster.cgroup, "ConstrainDevices")).lower()
+            if devices in {"true", "yes"} and slurm_options.is_contained(
+                scenario, cluster, self.capabilities
+            ):
+                yield (
+                    ("clusters", name, "cgroup"),
+                    "containers cannot confine jobs to devices (ConstrainDevices), for which "
+                    "slurmd needs CAP_BPF: --provider vagrant",
+                )
 
     def confirm(self, plan: Plan, tree: Tree, run: RunDir | None = None) -> None:
         """Check where hosts are placed, and that there is a Slurm for each that runs there.

@@ -118,6 +118,13 @@ def version_of(client: docker.DockerClient) -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def has_controllers(client: docker.DockerClient) -> bool:
+    """Return whether processes in containers can be confined to CPUs and memory: with cgroup v2."""
+    with engine_errors("cannot examine the engine"):
+        facts = client.info()
+    return facts.get("CgroupVersion") == "2" and bool(facts["MemoryLimit"] and facts["CPUSet"])
+
+
 @contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
     """Turn the engine's errors and timeouts into EngineError with a hint."""

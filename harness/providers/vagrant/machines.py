@@ -102,9 +102,7 @@ class VagrantProvider:
             )
         if scenario.disks:
             yield ("disks",), "virtual machines have one disk each"
-        able = [
-            name for name in releases.KNOWN if "v2" in releases.get(name).plugins.get("cgroup", ())
-        ]
+        able = [name for name in releases.KNOWN if releases.get(name).supports_cgroup_v2]
         for name in scenario.clusters:
             if (release := scenario.release_of(scenario.clusters[name])) not in able:
                 yield (
