@@ -57,7 +57,7 @@ class OpenRun:
                 lambda problem: not problem,
                 what=f"SSH on {machine.name}",
                 # Generous, for a busy machine; a host that has stopped ends the wait at once.
-                timeout=3 * self.provider.capabilities.boot_seconds,
+                timeout=3 * self.plan.capabilities.boot_seconds,
                 give_up=lambda problem: problem == "the host has stopped",
             )
         except WaitTimeout as error:

@@ -613,7 +613,7 @@ def full_origin(federation: Federation, jobs: Jobs, plan: Plan) -> list[int]:
     """Jobs that take every node of the origin cluster that is not reserved until cancelled."""
     origin = federation.origin
     nodes = {*plan.scenario.clusters[origin.name].node_names()} - reserved_nodes(origin, plan)
-    filling = [jobs.submit_here(origin, "sleep 3000", "--exclusive") for _ in nodes]
+    filling = [jobs.submit_here(origin, job_trace.UNTIL_CANCELLED, "--exclusive") for _ in nodes]
     origin.wait_for(filling, {"RUNNING"})
     return filling
 

@@ -168,7 +168,7 @@ def _measured_user(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> str | None:
 def timed_out_job(clusters: dict[str, SlurmCluster], jobs: Jobs) -> int:
     """A job that reaches its time limit while other checks run, on one CPU of the last cluster."""
     cluster = list(clusters.values())[-1]
-    job_id = jobs.submit_here(cluster, "sleep 600", SHORTEST_TIME_LIMIT)
+    job_id = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED, SHORTEST_TIME_LIMIT)
     _end_soon(cluster, job_id, jobs)
     return job_id
 

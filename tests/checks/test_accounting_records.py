@@ -51,7 +51,7 @@ def test_failed_and_cancelled_jobs_are_recorded_as_such(
 ) -> None:
     cluster = list(clusters.values())[-1]
     failing = jobs.submit_here(cluster, "exit 3")
-    cancelled = jobs.submit_here(cluster, "sleep 300")
+    cancelled = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED)
     cluster.wait_for([cancelled], {"RUNNING"})
     cluster.run("scancel", str(cancelled), user=jobs.user)
     cluster.wait_for([failing, cancelled])

@@ -196,7 +196,7 @@ def test_draining_cluster_gets_no_new_federated_jobs(
     # A running job keeps the sibling from reaching DRAINED, which its slurmctld checks every five
     # seconds. A sibling that is set active at that moment does not answer for minutes, and is
     # DRAINED afterwards (seen in 24.11).
-    running = jobs.submit_here(federation.sibling, "sleep 300")
+    running = jobs.submit_here(federation.sibling, job_trace.UNTIL_CANCELLED)
     federation.sibling.wait_for([running], {"RUNNING"})
     set_state_of_sibling("DRAIN")
     others = {*federation.members} - {federation.sibling.name}
@@ -211,7 +211,7 @@ def test_federated_views_agree_with_each_cluster_and_with_the_jobs(
     federation: Federation, clusters: dict[str, SlurmCluster], plan: Plan, jobs: Jobs
 ) -> None:
     given = [
-        jobs.submit(clusters[name], "sleep 300", f"--clusters={name}")
+        jobs.submit(clusters[name], job_trace.UNTIL_CANCELLED, f"--clusters={name}")
         for name in federation.members
         for _ in (1, 2)
     ]

@@ -34,6 +34,7 @@ from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.scenario import gpus_of
 from harness.ssh import Ssh
+from harness.verify import job_trace
 from harness.verify.selection import has_room_for_pods
 from harness.wait import wait_until
 
@@ -137,10 +138,10 @@ def test_pod_is_refused_where_jobs_occupy_the_node_and_job_waits_where_pods_do(
     half = amounts.of_slurm(size.cpus // 2, size.memory // 2)
     most = Amount(size.millicpus - half.millicpus + 100, 100)
     options = (f"--nodelist={node}", f"--ntasks={half.cpus}", f"--mem={half.memory}")
-    first = jobs.submit_here(cluster, "sleep 3000", *options)
+    first = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED, *options)
     cluster.wait_for([first], {"RUNNING"})
     with pod(hybrid, node, most, REFUSED), pod(hybrid, node, half):
-        second = jobs.submit_here(cluster, "sleep 3000", *options)
+        second = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED, *options)
         allocated = wait_until(
             lambda: hybrid.ledger_object(node)["status"]["allocatedResources"],
             lambda parts: [part["allocated"] for part in parts] == [half.quantities()] * 2,
@@ -220,7 +221,7 @@ def test_external_job_reserves_for_a_pod_what_other_jobs_wait_for_and_starts_not
         "sbatch", "--parsable", "--external", *options, user=jobs.user
     ).stdout.strip()
     cluster.wait_for([int(external)], {"RUNNING"})
-    job_id = jobs.submit_here(cluster, "sleep 3000", *options)
+    job_id = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED, *options)
     assert_waits(cluster, job_id)
     with pod(hybrid, node, Amount(size.millicpus // 2, 0), REFUSED):
         pass
@@ -304,7 +305,7 @@ def external_node(cluster: SlurmCluster, user: str, size: str) -> Iterator[str]:
 def test_every_job_requests_from_the_ledger_what_it_gets(
     options: tuple[str, ...], hybrid: HybridCluster, whole: dict[str, Amount], jobs: Jobs
 ) -> None:
-    job_id = jobs.submit_here(hybrid.cluster, "sleep 3000", *options)
+    job_id = jobs.submit_here(hybrid.cluster, job_trace.UNTIL_CANCELLED, *options)
     hybrid.cluster.wait_for([job_id], {"RUNNING"})
     texts = {node: shown(hybrid.cluster, node) for node in whole}
     pairs = {
@@ -337,10 +338,10 @@ def test_gpus_of_pods_are_not_given_to_jobs_nor_those_of_jobs_to_pods(
     cluster, (node, size) = hybrid.cluster, next(iter(whole.items()))
     here = (f"--nodelist={node}", *options)
     with pod(hybrid, node, Amount(1000, 100, size.gpus)):
-        accepted = submitted(jobs, cluster, "sleep 3000", *here)
+        accepted = submitted(jobs, cluster, job_trace.UNTIL_CANCELLED, *here)
         assert not accepted, f"sbatch {' '.join(here)} is accepted although pods have all GPUs"
     job_id = wait_until(
-        lambda: submitted(jobs, cluster, "sleep 3000", *here),
+        lambda: submitted(jobs, cluster, job_trace.UNTIL_CANCELLED, *here),
         bool,
         what=f"{node} to have GPUs again",
         timeout=120,
@@ -460,7 +461,9 @@ def test_slurmctld_that_forgot_what_pods_have_starts_no_job_until_the_operator_h
                 f"{other}, which an administrator drained, is {states[other]} "
                 "although no operator runs: something else resumes nodes"
             )
-            job_id = jobs.submit_here(cluster, "sleep 3000", f"--nodelist={node}", "--ntasks=2")
+            job_id = jobs.submit_here(
+                cluster, job_trace.UNTIL_CANCELLED, f"--nodelist={node}", "--ntasks=2"
+            )
             assert_waits(cluster, job_id)
         wait_until(
             lambda: shown(cluster, node),

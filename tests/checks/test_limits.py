@@ -22,6 +22,7 @@ from harness.cluster.slurm import Partition, SlurmCluster
 from harness.parsing import hostlist
 from harness.plan import Plan
 from harness.slurmconf import drift
+from harness.verify import job_trace
 from harness.wait import wait_until
 
 # Time limit of jobs that a check ends itself.
@@ -71,7 +72,7 @@ def submit(jobs: Jobs, limited: Limited, *wanted: str) -> int:
     smallest = small(jobs.plan, limited.cluster.name, MINUTES)
     return jobs.submit(
         limited.cluster,
-        "sleep 300",
+        job_trace.UNTIL_CANCELLED,
         *cluster_option,
         *smallest,
         *wanted,
@@ -214,7 +215,9 @@ def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
     taken: set[str] = set()
 
     def hold(gpus: int) -> None:
-        job_id = jobs.submit(cluster, "sleep 300", *options, f"--gres=gpu:{gpus}", user=user)
+        job_id = jobs.submit(
+            cluster, job_trace.UNTIL_CANCELLED, *options, f"--gres=gpu:{gpus}", user=user
+        )
         cluster.wait_for([job_id], {"RUNNING"})
         shown = cluster.run("scontrol", "--local", "show", "job", "--details", str(job_id)).stdout
         for indices in re.findall(r"IDX:([0-9,-]+)", shown):

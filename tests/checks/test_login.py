@@ -16,6 +16,7 @@ from harness.cluster.slurm import FINISHED, SlurmCluster
 from harness.plan import Host, Plan
 from harness.rundir import RunDir
 from harness.ssh import Ssh
+from harness.verify import job_trace
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("login")
@@ -173,7 +174,9 @@ def verify_admission(ssh: Ssh, plan: Plan, run: RunDir, jobs: Jobs, cluster: Slu
             f"{host} refuses {user} for another reason: {answer.stderr}"
         )
     job_on = {
-        host: jobs.submit(cluster, "sleep 300", *only(cluster, plan), *options, user=user)
+        host: jobs.submit(
+            cluster, job_trace.UNTIL_CANCELLED, *only(cluster, plan), *options, user=user
+        )
         for host, (user, *options) in wanted.items()
     }
     # pam_slurm_adopt looks for the extern step, which slurmd starts before the script.

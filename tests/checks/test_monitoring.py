@@ -22,6 +22,7 @@ from harness.plan import Plan
 from harness.rundir import RunDir
 from harness.slurmconf import drift
 from harness.ssh import Ssh
+from harness.verify import job_trace
 from harness.wait import wait_until
 
 pytestmark = pytest.mark.needs("monitoring")
@@ -304,7 +305,7 @@ def test_figures_agree_with_squeue_sinfo_and_sdiag(
     def compare(name: str) -> None:
         cluster = clusters[name]
         options = small(plan, name, 5)
-        running = jobs.submit_here(cluster, "sleep 600", *options)
+        running = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED, *options)
         held = jobs.submit_here(cluster, "true", "--hold", *options)
         cluster.wait_for([running], {"RUNNING"})
         agree(cluster, prometheus, f"job {running} runs and job {held} is held")

@@ -16,6 +16,7 @@ from harness.ssh import Ssh
 from harness.submissions import submit
 from harness.submissions.answers import REFUSED, STARTS
 from harness.submissions.table import Row
+from harness.verify import job_trace
 from harness.wait import wait_until
 
 # What happens to a preempted job, and its states, by PreemptMode: slurm.conf(5).
@@ -73,14 +74,26 @@ def test_jobs_preempt_those_of_lower_qos(
         time = "--time=5"
         outcome, states = PREEMPTED[pair.mode]
         low = jobs.submit(
-            cluster, "sleep 300", *options, time, f"--qos={pair.low}", "--requeue", user=pair.user
+            cluster,
+            job_trace.UNTIL_CANCELLED,
+            *options,
+            time,
+            f"--qos={pair.low}",
+            "--requeue",
+            user=pair.user,
         )
         cluster.wait_for([low], {"RUNNING"})
         running = cluster.job(low)
         assert running
         node = f"--nodelist={running.node_list}"
         high = jobs.submit(
-            cluster, "sleep 300", *options, time, node, f"--qos={pair.high}", user=pair.user
+            cluster,
+            job_trace.UNTIL_CANCELLED,
+            *options,
+            time,
+            node,
+            f"--qos={pair.high}",
+            user=pair.user,
         )
         cluster.wait_for([high], {"RUNNING"})
         wait_until(
@@ -134,7 +147,9 @@ def test_priority_grows_with_the_age_of_a_job(
     wrong = []
     for age in policy.ages(plan):
         cluster = clusters[age.cluster]
-        filling = jobs.submit(cluster, "sleep 300", *age.options, "--exclusive", user=age.user)
+        filling = jobs.submit(
+            cluster, job_trace.UNTIL_CANCELLED, *age.options, "--exclusive", user=age.user
+        )
         cluster.wait_for([filling], {"RUNNING"})
         node = f"--nodelist={cluster.job(filling).node_list}"
         ids = [

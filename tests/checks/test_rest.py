@@ -372,7 +372,7 @@ def test_user_with_a_token_submits_queries_and_cancels_in_every_version(
                 environment=environment(version, OF_THE_CHECK=version),
                 standard_output=job_trace.OUTPUT,
             ),
-            submitted(api, version, plan, jobs, "sleep 300"),
+            submitted(api, version, plan, jobs, job_trace.UNTIL_CANCELLED),
         ]
         for version in api.versions()
     }
@@ -421,7 +421,7 @@ def test_token_of_a_user_cannot_cancel_a_job_of_another_user(
 ) -> None:
     """Checks the job itself: 23.11 and later report no error to a user who may not cancel it."""
     for version in api.versions():
-        job_id = submitted(api, version, plan, jobs, "sleep 300")
+        job_id = submitted(api, version, plan, jobs, job_trace.UNTIL_CANCELLED)
         api.cluster.wait_for([job_id], {"RUNNING"})
         answer = api.ask("DELETE", f"/slurm/{version}/job/{job_id}", users[1])
         state = api.cluster.job(job_id).state
@@ -542,7 +542,7 @@ def something(api: Api, plan: Plan, jobs: Jobs) -> Iterator[dict[str, str]]:
     """Values for the parameters of paths, which name objects that exist."""
     cluster, user = plan.scenario.clusters[api.cluster.name], plan.scenario.users[jobs.user]
     node = cluster.node_names()[0]
-    job_id = jobs.submit_here(api.cluster, "sleep 3600")
+    job_id = jobs.submit_here(api.cluster, job_trace.UNTIL_CANCELLED)
     api.cluster.wait_for([job_id], {"RUNNING"})
     if plan.scenario.accounting:
         wait_for_records(api.cluster, {job_id: ("RUNNING", None)})

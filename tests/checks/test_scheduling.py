@@ -105,7 +105,11 @@ def test_jobs_start_when_their_dependencies_allow_it(
         options = [*small(plan, cluster.name, MINUTES), f"--nodelist={node}"]
         before = {
             what: jobs.submit(cluster, body, *options, "--hold", f"--job-name={name}-{what}")
-            for what, body in (("ok", "sleep 1"), ("bad", "exit 3"), ("long", "sleep 300"))
+            for what, body in (
+                ("ok", "sleep 1"),
+                ("bad", "exit 3"),
+                ("long", job_trace.UNTIL_CANCELLED),
+            )
         }
         words = {**before, "name": f"{name}-ok"}
         may_run = {
@@ -183,9 +187,11 @@ def test_array_tasks_start_after_the_same_task_of_the_array_they_depend_on(
 
     def find(cluster: SlurmCluster) -> list[str]:
         options = (*small(plan, cluster.name, MINUTES), "--array=0-1")
-        body = '[ "$SLURM_ARRAY_TASK_ID" = 0 ] || sleep 300'
+        body = f'[ "$SLURM_ARRAY_TASK_ID" = 0 ] || {{ {job_trace.UNTIL_CANCELLED}; }}'
         first = jobs.submit(cluster, body, *options, "--hold")
-        second = jobs.submit(cluster, "sleep 300", *options, f"--dependency=aftercorr:{first}")
+        second = jobs.submit(
+            cluster, job_trace.UNTIL_CANCELLED, *options, f"--dependency=aftercorr:{first}"
+        )
         cluster.run("scontrol", "release", str(first), user=jobs.user)
         began = [trace.task for trace in wait_until_begun(jobs, cluster, second)]
         waits = any(job.state == "PENDING" for job in cluster.jobs_of(second))
@@ -409,7 +415,11 @@ def fill_node(
     started: list[int] = []
     for number in range(2 if many else most + 1):
         job_id = jobs.submit(
-            cluster, "sleep 300", *job_options, *(other if number else first), user=user
+            cluster,
+            job_trace.UNTIL_CANCELLED,
+            *job_options,
+            *(other if number else first),
+            user=user,
         )
         started.append(job_id)
         wanted = "RUNNING" if number < most else "PENDING"

@@ -411,6 +411,42 @@ def test_oci_conf_has_the_options_of_its_release_and_runs_nothing_of_a_users_as_
     )
 
 
+@pytest.mark.parametrize(
+    ("release", "lines", "contained"),
+    [
+        ("26.05", "", True),
+        ("22.05", "", True),
+        ("21.08", "", False),  # it has no plugin for cgroup v2
+        ("24.11", "cgroup: {CgroupPlugin: disabled}", False),
+        ("24.11", "hosts: h1", False),  # several slurmds on a host
+        ("24.11", "image: site/slurm:1", False),  # it may lack the plugin
+    ],
+)
+def test_containers_with_controllers_confine_jobs_where_slurm_can(
+    release: str, lines: str, contained: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(
+        f"release: '{release}'\nclusters:\n  c:\n    controller: ctl\n"
+        f"    nodes: [{{name: 'n[1-2]', cpus: 2, memory: 500}}]\n    {lines}\n"
+    )
+    plan = make_plan("s", scenario.load(path), Capabilities(cgroups=True, own_hardware=False))
+    conf = plan.slurm_conf("c")
+    assert conf["SlurmdParameters"] == "config_overrides"
+    confined = {
+        option: plan.clusters_that_confine(option)
+        for option in ("ConstrainCores", "ConstrainDevices")
+    }
+    if contained:
+        assert (conf["ProctrackType"], conf["TaskPlugin"]) == ("proctrack/cgroup", "task/cgroup")
+        assert confined == {"ConstrainCores": ["c"], "ConstrainDevices": []}
+        assert plan.clusters_that_confine_memory() == ["c"]
+    else:
+        assert conf["ProctrackType"] == "proctrack/linuxproc"
+        assert confined == {"ConstrainCores": [], "ConstrainDevices": []}
+        assert plan.clusters_that_confine_memory() == []
+
+
 def test_containers_do_without_pivot_root_only_in_containers() -> None:
     assert " --no-pivot " in oci_conf(CONTAINERS, "24.11")["RunTimeRun"]
     assert " --no-pivot " not in oci_conf(capabilities.OWN_MACHINES, "24.11")["RunTimeRun"]

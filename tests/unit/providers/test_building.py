@@ -16,6 +16,7 @@ from docker.errors import APIError, ImageNotFound
 from package_samples import deb, tarball
 
 from harness import file_ownership, origins, scenario
+from harness.capabilities import CONTAINERS
 from harness.errors import CannotVerify, EngineError, UsageError
 from harness.origins import Origin, Wanted
 from harness.plan import make_plan
@@ -138,9 +139,7 @@ def test_packages_of_another_architecture_are_refused_before_there_is_a_run(
 ) -> None:
     deb(tmp_path, "slurm-smd", "25.11.2-1", "arm64")
     choice = f"packages:{tmp_path}"
-    plan = make_plan(
-        "s", scenario.load(SCENARIOS / "single-node.yml", [choice]), DockerProvider.capabilities
-    )
+    plan = make_plan("s", scenario.load(SCENARIOS / "single-node.yml", [choice]), CONTAINERS)
     monkeypatch.setattr(DockerProvider, "_client", Builder())
     message = r"the engine's architecture: slurm-smd_25\.11\.2-1_arm64"
     with pytest.raises(UsageError, match=message):
@@ -163,7 +162,7 @@ def test_release_that_cannot_be_had_is_refused_without_an_engine(
         with pytest.raises(UsageError, match="rockylinux:9 has no packages of Slurm"):
             scenario.load(path)
         return
-    plan = make_plan("s", scenario.load(path), DockerProvider.capabilities)
+    plan = make_plan("s", scenario.load(path), CONTAINERS)
     with pytest.raises(UsageError, match=r"Debian has no packages of Slurm 23\.02") as caught:
         DockerProvider().confirm(plan, {})
     assert "source" in str(caught.value)

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import signal
 from collections import namedtuple
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -16,6 +17,7 @@ import requests
 from docker.errors import APIError, ImageNotFound, NotFound
 
 from harness import origins, releases, scenario
+from harness.capabilities import CONTAINERS
 from harness.errors import EngineError, ScenarioError
 from harness.plan import make_plan
 from harness.providers import dockerfiles, images, packet_filters
@@ -66,6 +68,55 @@ def test_engines_own_errors_come_with_a_hint(explanation: str, hint: str) -> Non
     ):
         raise APIError("x", response=requests.Response(), explanation=explanation)
     assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("machines", "cgroups"),
+    [
+        ([{"CgroupVersion": "2"}], True),
+        ([{"CgroupVersion": "2"}, {"CgroupVersion": "2"}], True),
+        ([{"CgroupVersion": "2"}, {"CgroupVersion": "1"}], False),
+        ([{"CgroupVersion": "2", "CPUSet": False}], False),  # without root, and not delegated
+        ([{"CgroupVersion": "1"}], False),
+        ([{}], False),
+    ],
+)
+def test_slurm_uses_cgroups_if_every_engine_gives_controllers(
+    machines: list[dict[str, Any]], cgroups: bool
+) -> None:
+    provider = engines(machines)
+    assert provider.capabilities == replace(CONTAINERS, cgroups=cgroups)
+
+
+@pytest.mark.parametrize(
+    ("version", "lines", "refused"),
+    [
+        ("2", "cgroup: {ConstrainDevices: true}", True),
+        ("2", "cgroup: {constraindevices: 'Yes'}", True),
+        ("2", "cgroup: {ConstrainDevices: false}", False),
+        ("2", "cgroup: {ConstrainDevices: true, CgroupPlugin: disabled}", False),
+        ("1", "cgroup: {ConstrainDevices: true}", False),
+    ],
+)
+def test_devices_that_containers_cannot_confine_are_refused(
+    version: str, lines: str, refused: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "s.yml"
+    path.write_text(f"clusters:\n  a:\n    controller: b\n    nodes: [{{name: b}}]\n    {lines}\n")
+    provider = engines([{"CgroupVersion": version}])
+    found = [*provider.lacks(scenario.load(path))]
+    assert [place for place, _ in found] == [("clusters", "a", "cgroup")] * refused
+
+
+def engines(machines: Sequence[dict[str, Any]]) -> DockerProvider:
+    """Return a provider with an engine on each machine, about which the engine says this."""
+    provider = DockerProvider(",".join(f"c{number}" for number in range(len(machines))))
+    for number, facts in enumerate(machines):
+        client = FakeClient()
+        everything = {"MemoryLimit": True, "CPUSet": True, **facts}
+        client.info = lambda everything=everything: everything  # type: ignore[method-assign]
+        provider._connected[f"c{number}"] = client  # type: ignore[assignment]
+    return provider
 
 
 def test_image_name_changes_with_its_contents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +247,7 @@ def made(name: str, tmp_path: Path, *choices: str) -> tuple[Making, dict[str, di
     """Return an engine with a scenario's hosts, and the options with which each was created."""
     path, client, provider = SCENARIOS / f"{name}.yml", Making(), DockerProvider()
     provider._connected[""] = client  # type: ignore[assignment]
-    plan = make_plan(name, scenario.load(path, choices), provider.capabilities)
+    plan = make_plan(name, scenario.load(path, choices), CONTAINERS)
     run = RunDir.create(tmp_path, path, plan, provider.name)
     run.make_secrets({})
     provider.make(run, plan, plan.hosts, {})

@@ -10,6 +10,7 @@ import pytest
 from docker.errors import APIError
 
 from harness import providers, scenario
+from harness.capabilities import CONTAINERS
 from harness.errors import EngineError, UsageError
 from harness.plan import Plan, make_plan
 from harness.providers.docker import engine
@@ -20,7 +21,7 @@ SCENARIOS = Path(__file__).parents[3] / "scenarios"
 
 
 def plan(name: str) -> Plan:
-    return make_plan(name, scenario.load(SCENARIOS / f"{name}.yml"), DockerProvider.capabilities)
+    return make_plan(name, scenario.load(SCENARIOS / f"{name}.yml"), CONTAINERS)
 
 
 def test_hosts_are_placed_where_their_sites_are() -> None:
