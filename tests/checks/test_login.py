@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 
@@ -189,7 +190,10 @@ def verify_admission(ssh: Ssh, plan: Plan, run: RunDir, jobs: Jobs, cluster: Slu
             f"{user} cannot log in to {host}, where job {job_id} runs: {answer.stderr}"
         )
         if "cgroup" in (slurm_options.get(plan.slurm_conf(cluster.name), "ProctrackType") or ""):
-            assert any(f"job_{job_id}/" in line for line in cgroups), (
+            shown = cluster.run("scontrol", "--details", "show", "job", str(job_id)).stdout
+            # From 26.05 on, a job's cgroup is named after its SLUID.
+            names = {f"job_{job_id}", *re.findall(r"\bSLUID=(\S+)", shown)}
+            assert any(names & {*line.split("/")} for line in cgroups), (
                 f"{host}: the session of {user} is not in the cgroup of job {job_id}: {cgroups}"
             )
     cluster.run("scancel", *map(str, job_on.values()))

@@ -1470,14 +1470,19 @@ def constrain(option: str) -> tuple[str, str]:
     )
 
 
-# Of a virtual machine.
-MACHINE = [
+# Of a host on which Slurm uses cgroups.
+CONFINEMENT = [
     on_single(
         "cannot_use_more_cpus",
         *constrain("ConstrainCores"),
         "a job that was allocated 1 CPUs runs on 2",
     ),
     on_single("exceeds_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
+]
+
+# Of a virtual machine.
+MACHINE = [
+    *CONFINEMENT,
     on_single(
         "reboots_on_request",
         f"sed -i s,^RebootProgram=.*,RebootProgram=/usr/bin/true, {CONF};{RECONFIGURE}",

@@ -1,6 +1,7 @@
 """Virtual machines: a single node and a federation, broken on purpose; machines that come and go.
 
-Also users' sessions and files, and what a killed run leaves behind. The tests run where `harness
+Also users' sessions and files, containers on a machine with cgroup v2, and what a killed run leaves
+behind. The tests run where `harness
 doctor --provider vagrant` finds nothing missing; they install nothing.
 """
 
@@ -12,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from harness import doctor, faults, lifecycle, providers, rundir
+from harness import doctor, faults, lifecycle, providers, releases, rundir
 from harness.cluster import node_state, slurm
 from harness.errors import WaitTimeout
 from harness.faults import Fault
 from harness.open_run import OpenRun
+from harness.providers import images
 from harness.wait import wait_until
 from sabotage import (
+    CONFINEMENT,
     GPU_MACHINE,
     MACHINE,
     MACHINES,
@@ -27,7 +30,7 @@ from sabotage import (
     break_and_verify,
 )
 from sabotage_login import LOGIN_MACHINES
-from support import SCENARIOS, Harness, command, deployed, kept, new_run
+from support import SCENARIOS, Harness, command, command_line, deployed, kept, new_run
 
 MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
 pytestmark = pytest.mark.skipif(
@@ -87,6 +90,17 @@ users: {alice: {uid: 2001}, bob: {uid: 2002}}
 shared_directories: [/home]
 """
 NFS_PORT = "2049"
+WITH_ENGINE = """
+release: "24.11"
+clusters: {engine: {controller: engine, nodes: [{name: engine, cpus: 2, memory: 5000}]}}
+"""
+# The box's image resolves no names, so that hosts depend on nothing outside of the run.
+DOWNLOAD = """
+sed -i 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf
+apt-get update >&2
+apt-get install --yes --no-install-recommends --download-only docker.io >&2
+tar --directory=/var/cache/apt/archives --create .
+"""
 
 
 def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
@@ -167,6 +181,50 @@ def test_sessions_belong_to_jobs_and_jobs_wait_for_a_file_server_that_is_gone(
             assert "Disk quota exceeded" in write("alice")
             assert not write("bob")
         assert not write("alice")
+
+
+def test_containers_on_a_machine_with_cgroup_v2_confine_jobs(
+    harness: Harness,
+    environment: dict[str, str],
+    runs: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The engine is in a virtual machine."""
+    scenario, saved, socket = tmp_path / "engine.yml", tmp_path / "image.tar", tmp_path / "socket"
+    scenario.write_text(WITH_ENGINE)
+    image = images.tag(releases.get("24.11"))
+    up, run = new_run(harness, runs, "up", scenario, "--provider", "vagrant")
+    forward: subprocess.Popen[bytes] | None = None
+    try:
+        assert up.returncode == 0, up.stderr
+        download = ("docker", "run", "--rm", "--entrypoint=sh", image, "-euc", DOWNLOAD)
+        packages = subprocess.run(download, check=True, capture_output=True).stdout
+        ssh = ("ssh", "-F", str(run.directory.ssh_config))
+        install = (
+            "mkdir packages; tar -C packages -x; dpkg --install packages/*.deb; rm -r packages"
+        )
+        subprocess.run([*ssh, "engine", install], check=True, input=packages, capture_output=True)
+        forward = subprocess.Popen(
+            [*ssh, "-N", "-o", "ControlPath=none", "-L", f"{socket}:/run/docker.sock", "engine"]
+        )
+        wait_until(socket.exists, bool, what="SSH to forward the engine's socket", timeout=60)
+        there = command_line({**environment, "DOCKER_HOST": f"unix://{socket}"})
+        for done in (harness("images", "save", saved, "24.11"), there("images", "load", saved)):
+            assert done.returncode == 0, done.stderr
+
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+        create = ("docker", "context", "create", "inner", f"--docker=host=unix://{socket}")
+        subprocess.run(create, check=True, capture_output=True)
+        inside = command_line({**environment, "DOCKER_CONFIG": str(tmp_path / "docker")})
+        for containers in kept(inside, runs, "single-node", "--provider=docker:inner", quick=False):
+            for sabotage in CONFINEMENT:
+                break_and_verify(containers, sabotage)
+    finally:
+        if forward:
+            forward.kill()
+            forward.wait()
+        lifecycle.down(run)
 
 
 def test_nothing_is_left_of_a_killed_run_that_lost_its_directory(
