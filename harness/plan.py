@@ -239,6 +239,16 @@ class Plan:
         parameters = slurm_options.get(self.slurm_conf(cluster), "ScronParameters") or ""
         return "enable" in parameters.lower().split(",")
 
+    def confines_jobs(self, host: Host) -> bool:
+        """Return whether the slurmd of a host uses cgroups."""
+        return (
+            host.cluster is not None
+            and "slurmd" in host.daemons
+            and slurm_options.is_contained(
+                self.scenario, self.scenario.clusters[host.cluster], self.capabilities
+            )
+        )
+
     def clusters_that_confine(self, option: str) -> list[str]:
         """Return the clusters with static nodes that enforce an option of cgroup.conf.
 

@@ -386,19 +386,24 @@ def stand_in_devices(
             first += count
 
 
+def wants_confinement(cluster: Cluster) -> bool:
+    """Return whether the scenario says what cgroups confine the jobs of a cluster to."""
+    return any(
+        name.lower().startswith("constrain") and str(value).lower() in {"true", "yes"}
+        for name, value in cluster.cgroup.items()
+    )
+
+
 def is_contained(scenario: Scenario, cluster: Cluster, capabilities: Capabilities) -> bool:
     """Return whether Slurm uses cgroups, unless options of the cluster say otherwise.
 
     Slurmds that share a host do not, because each would claim the whole host. In containers, Slurm
-    needs its plugin for version 2, which images of users may lack: it is built only if libdbus is
-    installed.
+    needs its plugin for version 2, and uses it only if the scenario says so.
     """
     if not capabilities.cgroups or cluster.hosts:
         return False
     return capabilities.own_hardware or (
-        cluster.image is None
-        and get(cluster.cgroup, "CgroupPlugin") != "disabled"
-        and releases.get(scenario.release_of(cluster)).supports_cgroup_v2
+        wants_confinement(cluster) and releases.get(scenario.release_of(cluster)).supports_cgroup_v2
     )
 
 
@@ -566,17 +571,12 @@ def cgroup_conf(scenario: Scenario, name: str, capabilities: Capabilities) -> di
     cluster = scenario.clusters[name]
     if not cluster.defaults:
         return merged(cluster.cgroup)
-    if is_contained(scenario, cluster, capabilities):
-        defaults: dict[str, Any] = {
-            "ConstrainCores": True,
-            "ConstrainRAMSpace": True,
-            # Without it, jobs that exceed their memory could swap to the disk of the machine.
-            "ConstrainSwapSpace": None if capabilities.own_hardware else True,
-            # slurmd would need CAP_BPF and CAP_NET_ADMIN.
-            "ConstrainDevices": capabilities.own_hardware,
-        }
+    if not is_contained(scenario, cluster, capabilities):
+        defaults = releases.get(scenario.release_of(cluster)).cgroup_conf_without_controllers
+    elif capabilities.own_hardware:
+        defaults = dict.fromkeys(("ConstrainCores", "ConstrainRAMSpace", "ConstrainDevices"), True)
     else:
-        defaults = dict(releases.get(scenario.release_of(cluster)).cgroup_conf_without_controllers)
+        defaults = {}
     return merged(defaults, cluster.cgroup)
 
 

@@ -9,10 +9,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import preloaded
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+import support
 from harness.verify import pytest_run
 from support import Harness, command_line, environment_of, kept_up
 
@@ -125,12 +127,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Let verifications that this process starts fork from a process that has imported it all."""
-    program = str(Path(__file__).with_name("preloaded.py"))
+    """Let what this process starts fork from a process that has imported it all."""
     path = str(tmp_path_factory.mktemp("preloaded") / "socket")
     with (
         subprocess.Popen(
-            [sys.executable, "-P", program, "serve", path],
+            [sys.executable, "-P", preloaded.__file__, "serve", path],
             stdin=subprocess.PIPE,  # the server ends when this process has closed it, or is gone
             stdout=subprocess.PIPE,
         ) as server,
@@ -138,7 +139,8 @@ def _preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     ):
         assert server.stdout
         assert server.stdout.readline() == b"ready\n"
-        patch.setattr(pytest_run, "_PYTEST", (sys.executable, "-PSE", program, "run", path))
+        patch.setattr(pytest_run, "_PYTEST", preloaded.program(path, "pytest"))
+        patch.setattr(support, "_HARNESS", preloaded.program(path, "harness"))
         yield
 
 

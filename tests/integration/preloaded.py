@@ -1,10 +1,11 @@
-"""Run pytest in forks of a process that has already imported the harness.
+"""Run pytest and the harness in forks of a process that has already imported both.
 
-The sabotages verify a run hundreds of times. Most of the CPU time of such a `harness verify` would
-be spent on imports.
+The tests run the harness hundreds of times, and the sabotages its checks. Most of the CPU time of a
+short command would be spent on imports.
 
-    python preloaded.py serve SOCKET         # forks for each request
-    python preloaded.py run SOCKET [OPTION...]   # like `python -m pytest OPTION...`
+    python preloaded.py serve SOCKET                      # forks for each request
+    python preloaded.py run SOCKET pytest [OPTION...]     # like `python -m pytest OPTION...`
+    python preloaded.py run SOCKET harness [ARGUMENT...]  # like `python -m harness ARGUMENT...`
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import json
 import os
 import socket
 import sys
+import traceback
+from pathlib import Path
 
 _MOST = 2**20
 
 
 def serve(path: str) -> None:
-    """Run pytest for each request, at the same time if necessary, until standard input ends."""
+    """Run a module for each request, at the same time if necessary, until standard input ends."""
     import select
     import signal
 
-    import pytest
-
+    import harness.cli
     import harness.cluster.diagnosis
+    import harness.lifecycle
+    import harness.providers.docker.containers
     import harness.verify.selection  # noqa: F401
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -39,22 +43,55 @@ def serve(path: str) -> None:
                 continue
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             request, streams, *_ = socket.recv_fds(connection, _MOST, 2)
-            options, environment = json.loads(request)
+            (module, *arguments), directory, environment = json.loads(request)
             for number, stream in enumerate((os.open(os.devnull, os.O_RDONLY), *streams)):
                 os.dup2(stream, number)
+            # What the old ones know of their files, such as whether these can seek, may be wrong.
+            sys.stdout, sys.stderr = (
+                open(number, "w", errors=errors, buffering=1)  # noqa: PTH123, SIM115
+                for number, errors in ((1, "strict"), (2, "backslashreplace"))
+            )
+            os.chdir(directory)
             os.environ.clear()
             os.environ.update(environment)
-            code = pytest.main(options)
+            code = _run(module, arguments, path)
             sys.stdout.flush()
+            sys.stderr.flush()
             connection.sendall(bytes([code]))
             os._exit(0)
 
 
-def run(path: str, *options: str) -> int:
-    """Have the server run pytest with this process's output and environment; return its code."""
+def _run(module: str, arguments: list[str], path: str) -> int:
+    """Run a module in this process, and return its exit code."""
+    if module == "pytest":
+        import pytest
+
+        return pytest.main(arguments)
+    from harness import __main__
+    from harness.verify import pytest_run
+
+    pytest_run._PYTEST = program(path, "pytest")
+    sys.argv = [module, *arguments]
+    try:
+        __main__.main()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def program(path: str, module: str) -> tuple[str, ...]:
+    """Return the command that has the server run a module."""
+    return (sys.executable, "-PSE", __file__, "run", path, module)
+
+
+def run(path: str, *arguments: str) -> int:
+    """Have the server run a module with this process's output and environment; return its code."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
-        request = json.dumps([options, dict(os.environ)]).encode()
+        request = json.dumps([arguments, str(Path.cwd()), dict(os.environ)]).encode()
         socket.send_fds(connection, [request], [1, 2])
         (code,) = connection.recv(1) or b"\x03"  # it was killed: an internal error
         return code

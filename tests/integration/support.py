@@ -29,8 +29,12 @@ Done = subprocess.CompletedProcess[str]
 Harness = Callable[..., Done]
 
 
+# The program that `command_line` runs; conftest.py replaces it.
+_HARNESS: tuple[str, ...] = (sys.executable, "-m", "harness")
+
+
 def command(*arguments: str | Path) -> list[str]:
-    """Return the command line of the harness."""
+    """Return the command line of the harness in a process of its own, for signals and terminals."""
     return [sys.executable, "-m", "harness", *map(str, arguments)]
 
 
@@ -44,7 +48,11 @@ def command_line(environment: dict[str, str]) -> Harness:
 
     def run(*arguments: str | Path) -> Done:
         return subprocess.run(
-            command(*arguments), env=environment, capture_output=True, text=True, check=False
+            [*_HARNESS, *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     return run

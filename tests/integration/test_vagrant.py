@@ -94,6 +94,10 @@ WITH_ENGINE = """
 release: "24.11"
 clusters: {engine: {controller: engine, nodes: [{name: engine, cpus: 2, memory: 5000}]}}
 """
+CONFINED = [
+    f"--set=clusters.single.cgroup.Constrain{what}=true"
+    for what in ("Cores", "RAMSpace", "SwapSpace")
+]
 # The box's image resolves no names, so that hosts depend on nothing outside of the run.
 DOWNLOAD = """
 sed -i 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf
@@ -217,7 +221,9 @@ def test_containers_on_a_machine_with_cgroup_v2_confine_jobs(
         create = ("docker", "context", "create", "inner", f"--docker=host=unix://{socket}")
         subprocess.run(create, check=True, capture_output=True)
         inside = command_line({**environment, "DOCKER_CONFIG": str(tmp_path / "docker")})
-        for containers in kept(inside, runs, "single-node", "--provider=docker:inner", quick=False):
+        for containers in kept(
+            inside, runs, "single-node", "--provider=docker:inner", *CONFINED, quick=False
+        ):
             for sabotage in CONFINEMENT:
                 break_and_verify(containers, sabotage)
     finally:

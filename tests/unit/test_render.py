@@ -414,15 +414,15 @@ def test_oci_conf_has_the_options_of_its_release_and_runs_nothing_of_a_users_as_
 @pytest.mark.parametrize(
     ("release", "lines", "contained"),
     [
-        ("26.05", "", True),
-        ("22.05", "", True),
-        ("21.08", "", False),  # it has no plugin for cgroup v2
-        ("24.11", "cgroup: {CgroupPlugin: disabled}", False),
-        ("24.11", "hosts: h1", False),  # several slurmds on a host
-        ("24.11", "image: site/slurm:1", False),  # it may lack the plugin
+        ("26.05", "cgroup: {ConstrainCores: true, ConstrainRAMSpace: 'yes'}", True),
+        ("22.05", "cgroup: {ConstrainCores: true, ConstrainRAMSpace: true}", True),
+        ("21.08", "cgroup: {ConstrainCores: true}", False),  # it has no plugin for cgroup v2
+        ("24.11", "cgroup: {ConstrainCores: true}\n    hosts: h1", False),  # slurmds share it
+        ("24.11", "cgroup: {ConstrainCores: false}", False),
+        ("24.11", "", False),
     ],
 )
-def test_containers_with_controllers_confine_jobs_where_slurm_can(
+def test_containers_confine_jobs_if_they_should_and_can(
     release: str, lines: str, contained: bool, tmp_path: Path
 ) -> None:
     path = tmp_path / "s.yml"
@@ -433,18 +433,15 @@ def test_containers_with_controllers_confine_jobs_where_slurm_can(
     plan = make_plan("s", scenario.load(path), Capabilities(cgroups=True, own_hardware=False))
     conf = plan.slurm_conf("c")
     assert conf["SlurmdParameters"] == "config_overrides"
-    confined = {
-        option: plan.clusters_that_confine(option)
-        for option in ("ConstrainCores", "ConstrainDevices")
-    }
+    assert plan.clusters_that_confine("ConstrainDevices") == []
     if contained:
         assert (conf["ProctrackType"], conf["TaskPlugin"]) == ("proctrack/cgroup", "task/cgroup")
-        assert confined == {"ConstrainCores": ["c"], "ConstrainDevices": []}
-        assert plan.clusters_that_confine_memory() == ["c"]
+        assert plan.clusters_that_confine("ConstrainRAMSpace") == ["c"]
+        assert plan.clusters_that_confine_memory() == []  # jobs may swap
+        assert "CgroupPlugin" not in plan.cgroup_conf("c")
     else:
         assert conf["ProctrackType"] == "proctrack/linuxproc"
-        assert confined == {"ConstrainCores": [], "ConstrainDevices": []}
-        assert plan.clusters_that_confine_memory() == []
+        assert plan.clusters_that_confine("ConstrainCores") == []
 
 
 def test_containers_do_without_pivot_root_only_in_containers() -> None:

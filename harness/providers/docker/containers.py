@@ -1,5 +1,7 @@
 """Hosts as Docker containers that run systemd with Docker's default capabilities and system calls.
 
+Where Slurm confines jobs to their memory, CAP_SYS_RESOURCE is added.
+
 All state is in labels: every container, network and volume of a run has the labels `harness.run`,
 so that `down` needs nothing else, and `harness.uid`, the user who owns it. Several engines must be
 in the same Swarm: its overlay networks connect their hosts, and `docker exec` reaches the hosts
@@ -154,8 +156,8 @@ class DockerProvider:
         for place in scenario.user_data():
             yield place, "cloud-init does not initialize containers: --provider vagrant"
         for name, cluster in scenario.clusters.items():
-            devices = str(slurm_options.get(cluster.cgroup, "ConstrainDevices")).lower()
-            if devices in {"true", "yes"} and slurm_options.is_contained(
+            devices = slurm_options.get(cluster.cgroup, "ConstrainDevices")
+            if str(devices).lower() in {"true", "yes"} and slurm_options.is_contained(
                 scenario, cluster, self.capabilities
             ):
                 yield (
@@ -197,6 +199,14 @@ class DockerProvider:
         for client in list(self._clients.values())[1:]:
             for image in wanted:
                 images.copy(image, self._client, client, say)
+        for name, cluster in plan.scenario.clusters.items():
+            if slurm_options.wants_confinement(cluster) and not slurm_options.is_contained(
+                plan.scenario, cluster, self.capabilities
+            ):
+                say(
+                    f"{name}: jobs are not confined as `cgroup` says, which needs Slurm 22.05 or "
+                    "later, one node for each host, and an engine on a machine with cgroup v2"
+                )
         limit = Path("/proc/sys/fs/inotify/max_user_instances")
         hosts = len(plan.hosts) + sum(map(len, self.runs(all_users=True).values()))
         if limit.exists() and hosts * _INOTIFY > (most := int(limit.read_text())):
@@ -285,7 +295,12 @@ class DockerProvider:
             # Needed only to mount cgroup2 and small disks, and to set routes and the packet filter
             # at boot. The entry point drops both, and the system calls that come with them, before
             # it starts systemd.
-            cap_add=["SYS_ADMIN", "NET_ADMIN"],
+            # With SYS_RESOURCE, which stays, slurmstepd protects itself: the kernel would otherwise
+            # kill it, too, when a job runs out of memory, and the job would never end.
+            cap_add=[
+                *("SYS_ADMIN", "NET_ADMIN"),
+                *(["SYS_RESOURCE"] if layout.plan.confines_jobs(host) else []),
+            ],
             security_opt=["apparmor=unconfined"],
             devices=["/dev/fuse"] if host.apptainer and not host.image else [],
             cgroupns="private",

@@ -147,6 +147,8 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 def _hint(text: str) -> str | None:
     known = {
+        "unable to apply caps": "this engine has no CAP_SYS_RESOURCE to give, which nodes need if "
+        "`cgroup` says that jobs are confined",
         "no space left": "free disk space: `docker system df` shows what uses it",
         "pool overlaps": "another network has this subnet: choose another `subnet:`, "
         "or leave it out to get a free one",

@@ -94,7 +94,6 @@ def test_slurm_uses_cgroups_if_every_engine_gives_controllers(
         ("2", "cgroup: {ConstrainDevices: true}", True),
         ("2", "cgroup: {constraindevices: 'Yes'}", True),
         ("2", "cgroup: {ConstrainDevices: false}", False),
-        ("2", "cgroup: {ConstrainDevices: true, CgroupPlugin: disabled}", False),
         ("1", "cgroup: {ConstrainDevices: true}", False),
     ],
 )
