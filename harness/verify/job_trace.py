@@ -57,7 +57,7 @@ trap 'exit 143' TERM
 
 # Shell code that ends at once when its job is cancelled. With proctrack/cgroup, Slurm sends SIGTERM
 # only to the shell, which handles it while it waits, but not while a program runs.
-UNTIL_CANCELLED = "sleep 3600 & wait"
+UNTIL_CANCELLED = "sleep 3600 & wait $!"
 # sbatch's --output of a job that runs `WHERE`.
 OUTPUT = "slurm-harness-%j.out"
 # Shell code that notes where a job runs and where its output goes, and removes the output.

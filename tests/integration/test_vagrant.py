@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -221,9 +222,9 @@ def test_containers_on_a_machine_with_cgroup_v2_confine_jobs(
         create = ("docker", "context", "create", "inner", f"--docker=host=unix://{socket}")
         subprocess.run(create, check=True, capture_output=True)
         inside = command_line({**environment, "DOCKER_CONFIG": str(tmp_path / "docker")})
-        for containers in kept(
+        with contextmanager(kept)(
             inside, runs, "single-node", "--provider=docker:inner", *CONFINED, quick=False
-        ):
+        ) as containers:
             for sabotage in CONFINEMENT:
                 break_and_verify(containers, sabotage)
     finally:
