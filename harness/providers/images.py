@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import docker
-from docker.errors import ImageNotFound
+from docker.errors import ImageLoadError, ImageNotFound
 from docker.models.containers import Container
 from docker.types import LogConfig
 from docker.utils import parse_repository_tag
@@ -223,7 +224,7 @@ def copy(
     say(f"image {image}: copying to the engine on {target.info()['Name']}")
     with engine_errors(f"cannot copy {image}"):
         # By this name, because the image may have others.
-        target.images.load(source.api.get_image(image))
+        _load(target, source.api.get_image(image))
 
 
 def current_origins(client: docker.DockerClient) -> set[str]:
@@ -294,8 +295,16 @@ def load(client: docker.DockerClient, file: Path) -> list[str]:
             hint="save the images again with this version: `harness images save`",
         )
     with engine_errors(f"cannot load {file}"), file.open("rb") as tar:
-        client.images.load(tar)
+        _load(client, tar)
     return names
+
+
+def _load(client: docker.DockerClient, tar: Iterable[bytes] | IO[bytes]) -> None:
+    """Load images from an archive. An engine that is not quiet answers before it has them all."""
+    answers: Iterable[dict[str, str]] = client.api.load_image(tar, quiet=False)  # type: ignore[no-untyped-call]
+    for answer in answers:
+        if "error" in answer:
+            raise ImageLoadError(answer["error"])
 
 
 def origin_of(client: docker.DockerClient, image: str) -> Origin:

@@ -101,8 +101,15 @@ class DockerProvider:
 
     @cached_property
     def capabilities(self) -> Capabilities:
-        """Containers see all CPUs of the machine; not every machine gives them cgroups."""
-        return replace(CONTAINERS, cgroups=all(map(engine.has_controllers, self._clients.values())))
+        """Containers see all CPUs of the machine; not every machine gives them cgroups.
+
+        If an engine does not answer, its machine gives none: a run reports that later.
+        """
+        with suppress(EngineError):
+            return replace(
+                CONTAINERS, cgroups=all(map(engine.has_controllers, self._clients.values()))
+            )
+        return CONTAINERS
 
     def _container(self, run_id: str, host: str) -> tuple[str, Container]:
         """Return a host's container and the name of its engine; NotFound if no engine has it."""

@@ -88,6 +88,14 @@ def test_slurm_uses_cgroups_if_every_engine_gives_controllers(
     assert provider.capabilities == replace(CONTAINERS, cgroups=cgroups)
 
 
+def test_engine_that_does_not_answer_gives_no_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect() -> None:
+        raise EngineError("no engine answers")
+
+    monkeypatch.setattr(engine, "connect", connect)
+    assert DockerProvider().capabilities == CONTAINERS
+
+
 @pytest.mark.parametrize(
     ("version", "lines", "refused"),
     [

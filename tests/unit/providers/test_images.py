@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import requests
-from docker.errors import ImageLoadError, ImageNotFound
+from docker.errors import ImageNotFound
 from typer.testing import CliRunner
 
 from harness import cli, releases
@@ -32,7 +32,7 @@ def test_image_is_copied_by_its_own_name_whatever_other_names_it_has() -> None:
     other.images.get.side_effect = ImageNotFound("no such image")
     images.copy(CURRENT, engine_of_image, other, print)
     engine_of_image.api.get_image.assert_called_once_with(CURRENT)
-    other.images.load.assert_called_once()
+    other.api.load_image.assert_called_once()
 
 
 class FakeEngine:
@@ -40,9 +40,12 @@ class FakeEngine:
 
     def __init__(self, breaks: bool = False, has: Sequence[str] = ()) -> None:
         self.has = list(has)
-        self.images = SimpleNamespace(load=self._load, get=self.has.index, list=self._list)
+        self.images = SimpleNamespace(get=self.has.index, list=self._list)
         self.api = SimpleNamespace(
-            base_url="http+docker://localhost", api_version="1.41", get=self._get
+            base_url="http+docker://localhost",
+            api_version="1.41",
+            get=self._get,
+            load_image=self._load,
         )
         self._breaks = breaks
 
@@ -62,9 +65,12 @@ class FakeEngine:
     def _list(self, name: str, filters: dict[str, str]) -> list[SimpleNamespace]:
         return [SimpleNamespace(tags=[name], attrs={"Size": 1}) for name in self.has]
 
-    def _load(self, data: io.BufferedReader) -> None:
+    def _load(self, data: io.BufferedReader, *, quiet: bool) -> Iterator[dict[str, str]]:
+        assert not quiet  # an engine that is quiet answers only at the end
+        yield {"status": "Loading layer"}
         if self._breaks:
-            raise ImageLoadError("no space left on device")
+            yield {"error": "no space left on device"}
+            return
         self.has = names_in(data)
 
 
