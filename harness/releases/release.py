@@ -384,11 +384,6 @@ class Release(Behaviour):
     The package's docstring explains the parts. Options that are keys are in lower case.
     """
 
-    @property
-    def supports_cgroup_v2(self) -> bool:
-        """Whether Slurm can use cgroups on a machine with cgroup v2."""
-        return "v2" in self.plugins.get("cgroup", ())
-
     name: str
     serves: tuple[str, ...] = ()
     suite: str | None = None
@@ -419,6 +414,11 @@ class Release(Behaviour):
         It is topology.yaml, or in older releases topology.conf, which describes only one.
         """
         return "topology.yaml" if "topology.yaml" in self.options else "topology.conf"
+
+    @property
+    def supports_cgroup_v2(self) -> bool:
+        """Whether Slurm can use cgroups on a machine with cgroup v2."""
+        return "v2" in self.plugins.get("cgroup", ())
 
 
 # Apptainer, and programs that mount a SIF for a user.

@@ -1,6 +1,6 @@
 """Hosts as Docker containers that run systemd with Docker's default capabilities and system calls.
 
-Where Slurm confines jobs to their memory, CAP_SYS_RESOURCE is added.
+Nodes whose Slurm uses cgroups also have CAP_SYS_RESOURCE.
 
 All state is in labels: every container, network and volume of a run has the labels `harness.run`,
 so that `down` needs nothing else, and `harness.uid`, the user who owns it. Several engines must be
