@@ -1461,10 +1461,10 @@ HYBRID = [
 ]
 
 
-def constrain(option: str) -> tuple[str, str]:
-    """Return scripts that make slurmd ignore an option of cgroup.conf, and enforce it again."""
+def constrain(*options: str) -> tuple[str, str]:
+    """Return scripts that make slurmd ignore options of cgroup.conf, and enforce them again."""
     return tuple(  # type: ignore[return-value]
-        f"sed -i s,^{option}=.*,{option}={value}, /etc/slurm/cgroup.conf &&"
+        rf"sed -Ei 's,^({'|'.join(options)})=.*,\1={value},' /etc/slurm/cgroup.conf &&"
         " systemctl restart slurmd"
         for value in ("NO", "YES")
     )
@@ -1477,7 +1477,11 @@ CONFINEMENT = [
         *constrain("ConstrainCores"),
         "a job that was allocated 1 CPUs runs on 2",
     ),
-    on_single("exceeds_its_memory", *constrain("ConstrainRAMSpace"), "COMPLETED"),
+    on_single(
+        "exceeds_its_memory",
+        *constrain("ConstrainRAMSpace", "ConstrainSwapSpace"),  # each of them limits memory
+        "COMPLETED",
+    ),
 ]
 
 # Of a virtual machine.
