@@ -257,11 +257,10 @@ class Plan:
         names = []
         for name, cluster in self.scenario.clusters.items():
             plugins = slurm_options.get(self.slurm_conf(name), "TaskPlugin") or ""
-            confines = slurm_options.get(self.cgroup_conf(name), option) or ""
             if (
                 cluster.static_nodes()
                 and "task/cgroup" in plugins.lower()
-                and confines.lower() in {"yes", "true"}
+                and slurm_options.is_yes(self.cgroup_conf(name), option)
             ):
                 names.append(name)
         return names

@@ -325,6 +325,15 @@ def propagates(conf: Mapping[str, Value], limit: str) -> bool:
     return listed != bool(excepted)
 
 
+def is_yes(options: Mapping[str, Any], name: str) -> bool:
+    """Return whether an option is set to YES or TRUE, in any case.
+
+    >>> is_yes({"ConstrainCores": True}, "constraincores"), is_yes({}, "ConstrainCores")
+    (True, False)
+    """
+    return str(get(options, name)).lower() in {"yes", "true"}
+
+
 def ports(value: str) -> range:
     """Return the ports that an option such as SlurmctldPort names.
 
@@ -389,8 +398,8 @@ def stand_in_devices(
 def wants_confinement(cluster: Cluster) -> bool:
     """Return whether the scenario says what cgroups confine the jobs of a cluster to."""
     return any(
-        name.lower().startswith("constrain") and str(value).lower() in {"true", "yes"}
-        for name, value in cluster.cgroup.items()
+        name.lower().startswith("constrain") and is_yes(cluster.cgroup, name)
+        for name in cluster.cgroup
     )
 
 

@@ -1,8 +1,8 @@
 """Virtual machines: a single node and a federation, broken on purpose; machines that come and go.
 
 Also users' sessions and files, containers on a machine with cgroup v2, and what a killed run leaves
-behind. The tests run where `harness
-doctor --provider vagrant` finds nothing missing; they install nothing.
+behind. The tests run where `harness doctor --provider vagrant` finds nothing missing; they install
+nothing.
 """
 
 from __future__ import annotations

@@ -163,10 +163,9 @@ class DockerProvider:
         for place in scenario.user_data():
             yield place, "cloud-init does not initialize containers: --provider vagrant"
         for name, cluster in scenario.clusters.items():
-            devices = slurm_options.get(cluster.cgroup, "ConstrainDevices")
-            if str(devices).lower() in {"true", "yes"} and slurm_options.is_contained(
-                scenario, cluster, self.capabilities
-            ):
+            if slurm_options.is_yes(
+                cluster.cgroup, "ConstrainDevices"
+            ) and slurm_options.is_contained(scenario, cluster, self.capabilities):
                 yield (
                     ("clusters", name, "cgroup"),
                     "containers cannot confine jobs to devices (ConstrainDevices), for which "
