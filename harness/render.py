@@ -94,6 +94,7 @@ class _ClusterFacts:
 _SIGNING = ("slurmctld", "slurmdbd", "sackd", "slurmd")
 _NO_LOGIN = "/etc/nologin"
 _PAM_OF_SSHD = "/etc/pam.d/sshd"
+_NSS_SLURM = ("/etc/nss_slurm.conf", "/etc/systemd/system/slurmd.service.d/nss_slurm.conf")
 _RESERVATIONS = "/usr/local/sbin/slurm-reservations"
 
 
@@ -223,6 +224,11 @@ def _files_of_member(
         yield RenderedFile(path, text, unit="slurmd", action="restart")
     if cluster.pam_slurm_adopt and plan.users_log_in() and "slurmd" in host.daemons:
         yield RenderedFile(_PAM_OF_SSHD, template(_PAM_OF_SSHD))
+    if cluster.nss_slurm and host.nodes:
+        spool = slurm_options.get(conf, "SlurmdSpoolDir") or "/var/spool/slurmd"
+        for path in _NSS_SLURM:
+            text = template(path, node=host.nodes[0], spool=spool.replace("%h", host.name))
+            yield RenderedFile(path, text, unit="slurmd", action="restart")
     opened = releases.get(plan.scenario.release_of(cluster)).slurmd_opens_controller_scripts
     yield from _power_files(cluster, host, conf, everywhere=opened)
     yield from _slurm_files(cluster, host, texts)

@@ -225,6 +225,7 @@ def _slurm_conf_defaults(
         **_containment(scenario, cluster, capabilities),
         # So that each job has a step that takes in sessions.
         **({"PrologFlags": "Contain"} if cluster.pam_slurm_adopt else {}),
+        **({"LaunchParameters": "enable_nss_slurm"} if cluster.nss_slurm else {}),
     }
     gres_types = dict.fromkeys(
         gres.partition(":")[0] for group in cluster.nodes for gres in group.gres

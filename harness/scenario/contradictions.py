@@ -179,6 +179,14 @@ def wrong_releases(scenario: Scenario) -> Iterator[tuple[Path_, str]]:
                 f"release {release} neither checks the token of each request nor limits its "
                 f"life; {_first('tokens_are_safe')} does",
             )
+        origin = cluster.origin
+        own = cluster.image or (origin and (origin.source or origin.packages))
+        if cluster.nss_slurm and not own:
+            yield (
+                (*place_of(name), "nss_slurm"),
+                "the distribution's packages of Slurm lack it; use a source, your own packages or "
+                "your own image: see docs/how-to/your-own-slurm.md",
+            )
         if cluster.oci is not None and "oci.conf" not in releases.get(release).options:
             yield (
                 (*place_of(name), "oci"),
@@ -287,6 +295,8 @@ def _wrong_hosts(scenario: Scenario, raw: dict[str, Any]) -> Iterator[tuple[Path
             yield from _claim(owner, place, "host", cluster.login, f"clusters.{name}.login")
         if cluster.pam_slurm_adopt:
             yield from _wrong_pam_slurm_adopt(cluster, ("clusters", name, "pam_slurm_adopt"))
+        if cluster.nss_slurm:
+            yield from _wrong_nss_slurm(cluster, ("clusters", name))
         yield from _wrong_shared_hosts(cluster, name, owner)
         # Nodes that share hosts only need to differ from one another.
         of_shared: dict[str, str] = {}
@@ -320,6 +330,18 @@ def _wrong_pam_slurm_adopt(cluster: Cluster, place: Path_) -> Iterator[tuple[Pat
         yield place, "requires login hosts, from which users log in to nodes: login: login1"
     if cluster.hosts:
         yield place, "looks for the jobs of one slurmd: nodes cannot share hosts (hosts)"
+
+
+def _wrong_nss_slurm(cluster: Cluster, place: Path_) -> Iterator[tuple[Path_, str]]:
+    if cluster.hosts:
+        yield (
+            (*place, "nss_slurm"),
+            "asks the steps of one slurmd: nodes cannot share hosts (hosts)",
+        )
+    options = {name.lower(): str(value).lower() for name, value in cluster.options.items()}
+    given = options.get("launchparameters", "enable_nss_slurm" if cluster.defaults else "")
+    if "enable_nss_slurm" not in given:
+        yield (*place, "nss_slurm"), "requires LaunchParameters: enable_nss_slurm"
 
 
 def _wrong_controllers(

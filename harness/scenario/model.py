@@ -46,7 +46,7 @@ _NOT_FOR_SCRIPTS = re.compile(
     r"/(boot|dev|proc|root|run|sys|var/lib/slurm-harness|usr/local/lib/slurm-harness)/"
     r"|/etc/(ldap|munge|my\.cnf\.d|mysql|pam\.d|prometheus|ssh|sssd|systemd)/"
     r"|/etc/(dnsmasq|sysusers|tmpfiles)\.d/"
-    r"|/etc/nologin$"
+    r"|/etc/(nologin|nss_slurm\.conf|nsswitch\.conf)$"
     r"|/etc/ssl/certs/directory\.crt$"
     r"|/etc/slurm/[^/]*\.(conf|key|token|yaml)$|/etc/slurm/power_ssh_key$|/usr/local/sbin/slurm-"
 )
@@ -671,6 +671,12 @@ class Cluster(Part):
         False,
         description=(
             "users can log in to a node only while a job of theirs runs there: see docs/login.md"
+        ),
+    )
+    nss_slurm: bool = Field(
+        False,
+        description=(
+            "processes of jobs get their user and its groups from slurmstepd: see docs/directory.md"
         ),
     )
     partitions: Mapping[Word, Partition] = Field(

@@ -481,6 +481,16 @@ def _pam_slurm_adopt(plan: Plan) -> bool:
     )
 
 
+@feature("nss_slurm")
+def _nss_slurm(plan: Plan) -> bool:
+    """Nodes that are always up, whose jobs get their user from slurmstepd."""
+    return any(
+        plan.scenario.clusters[host.cluster].nss_slurm
+        for host in plan.with_daemon("slurmd")
+        if host.cluster and host.is_permanent
+    )
+
+
 @feature("rehearsal")
 def _rehearsal(plan: Plan) -> bool:
     """A rehearsal."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
 import pytest
 
-from harness import file_ownership, origins, releases, rundir
+from harness import file_ownership, lifecycle, origins, releases, rundir
+from harness.open_run import OpenRun
 from harness.providers import dockerfiles
 from harness.report import model
-from support import SCENARIOS, Harness, command_line, environment_of, verified
+from sabotage import Sabotage, break_and_verify
+from support import SCENARIOS, Harness, command_line, deployed, environment_of, sabotages, verified
 
 # Checks of what the packages contain; the other checks pass on the same daemons from the source.
 PACKAGED = ("daemon_has_the_release", "is_the_packaged_one", "runs_its_daemons", "batch_job_runs")
@@ -83,6 +86,23 @@ def test_single_node_passes_with_slurm_from_its_source(tarball: Path, harness: H
     done = harness("run", SCENARIOS / "single-node.yml", "--release", f"source:{tarball}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"single {version(tarball)}" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def with_nss_slurm(tarball: Path, harness: Harness, runs: Path) -> Iterator[OpenRun]:
+    """A run of a cluster with a directory, whose jobs get their user from slurmstepd."""
+    options = ("--release", f"source:{tarball}", "--set", "clusters.campus.nss_slurm=true")
+    with deployed(harness, runs, SCENARIOS / "directory.yml", *options) as run:
+        evaluation = lifecycle.verify(run, ["test_nss_slurm"])
+        assert evaluation.verdict() == "passed", evaluation
+        yield run
+
+
+@pytest.mark.parametrize("sabotage", sabotages("NSS_SLURM"))
+def test_check_fails_where_jobs_do_not_get_their_user_from_slurmstepd(
+    with_nss_slurm: OpenRun, sabotage: Sabotage
+) -> None:
+    break_and_verify(with_nss_slurm, sabotage)
 
 
 @pytest.mark.exhaustive

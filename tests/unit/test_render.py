@@ -575,6 +575,16 @@ def test_login_host_gets_slurm_conf_through_sackd_or_as_a_file(
     assert text_of(plan, "n1", "/etc/slurm/slurm.conf") == conf
 
 
+def test_nodes_of_a_cluster_with_nss_slurm_ask_it_first() -> None:
+    changes = {"nss_slurm": True, "options": {"SlurmdSpoolDir": "/spool/%h/%n"}}
+    plan = plan_of("directory", changes | {"image": "own"})
+    assert "LaunchParameters=enable_nss_slurm\n" in text_of(plan, "ctl", "/etc/slurm/slurm.conf")
+    assert text_of(plan, "n2", "/etc/nss_slurm.conf").endswith(
+        "NodeName=n2\nSlurmdSpoolDir=/spool/n2/%n\n"
+    )
+    assert "/etc/nss_slurm.conf" not in [file.path for file in render.render(plan)["ctl"]]
+
+
 def test_auth_slurm_replaces_munge_everywhere() -> None:
     plan = plan_of("login")
     assert not [host.name for host in plan.hosts if "munge" in host.daemons]

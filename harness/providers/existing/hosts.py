@@ -97,6 +97,11 @@ class ExistingProvider:
                 yield (*at, "packages"), "install them on the machines yourself"
             if cluster.spank_plugins:
                 yield (*at, "spank_plugins"), "install them on the machines yourself"
+            if cluster.nss_slurm:
+                yield (
+                    (*at, "nss_slurm"),
+                    "the harness does not change how existing machines look up users",
+                )
             if cluster.backup_controllers:
                 yield (
                     (*at, "backup_controllers"),

@@ -556,7 +556,9 @@ def test_what_needs_an_engine_is_refused_at_its_place(tmp_path: Path, plan: Plan
     text = text.replace(
         "cpus: 2, provision: power}]", "cpus: 2, provision: power}], packages: [gcc]"
     )
-    text = text.replace("packages: [gcc]", "packages: [gcc], spank_plugins: {/opt/a.so: {text: a}}")
+    text = text.replace(
+        "packages: [gcc]", "packages: [gcc], spank_plugins: {/opt/a.so: {text: a}}, nss_slurm: true"
+    )
     text = text.replace("provision: power", "provision: create, user_data: {text: '#!/bin/sh'}")
     text += "shared_directories: [/home]\nsites: {here: {dns_server: boss}}\n"
     with pytest.raises(ScenarioError) as caught:
@@ -566,6 +568,7 @@ def test_what_needs_an_engine_is_refused_at_its_place(tmp_path: Path, plan: Plan
     )
     assert "clusters.lent.packages: install them on the machines yourself" in str(caught.value)
     assert "clusters.lent.spank_plugins: install them on the machines" in str(caught.value)
+    assert "clusters.lent.nss_slurm: the harness does not change how existing" in str(caught.value)
     assert "nodes.0.user_data: cloud-init does not initialize existing" in str(caught.value)
     assert "sites.here.dns_server: the harness does not change how" in str(caught.value)
     assert "lent.yml:8:21: shared_directories: share them yourself" in str(caught.value)

@@ -262,6 +262,19 @@ CLUSTER = "clusters: {one: {controller: ctl, nodes: [{name: 'c[1-2]'}]%s}}\n"
             CLUSTER % ", pam_slurm_adopt: true, login: l, hosts: h",
             "pam_slurm_adopt: looks for the jobs of one slurmd: nodes cannot share hosts",
         ),
+        (
+            CLUSTER % ", nss_slurm: true",
+            "nss_slurm: the distribution's packages of Slurm lack it",
+        ),
+        (
+            CLUSTER % ", image: own, nss_slurm: true, hosts: h",
+            "nss_slurm: asks the steps of one slurmd: nodes cannot share hosts",
+        ),
+        (
+            CLUSTER
+            % ", image: own, nss_slurm: true, options: {launchparameters: [slurmstepd_memlock]}",
+            "nss_slurm: requires LaunchParameters: enable_nss_slurm",
+        ),
         (CLUSTER % ", login: ctl", "login: host ctl is already clusters.one.controller"),
         (CLUSTER % ", rest: {host: c1}", "node c1 is already clusters.one.rest.host"),
         (CLUSTER % ", defaults: false, rest: {}", "requires the defaults, with AuthAltTypes"),
