@@ -558,6 +558,16 @@ class SlurmCluster:
         ).stdout
         return [parse_record(line) for line in _lines(answer)]
 
+    def records_of_all(self, *options: str) -> list[Record]:
+        """Return the accounting records, also of jobs that were cancelled before they could start.
+
+        Such a job depended on another, was held, or had a later begin time. sacct lists it only if
+        it is asked for jobs that ended in this state until now: sacct(1), --state.
+        """
+        seen = self.records(*options)
+        cancelled = self.records(*options, "--state=CANCELLED", "--endtime=now")
+        return [*seen, *(record for record in cancelled if record not in seen)]
+
     def remembered(self) -> list[Record]:
         """Return the jobs in slurmctld's memory.
 

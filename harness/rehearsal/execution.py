@@ -369,7 +369,7 @@ def _unrecorded(clusters: Mapping[str, SlurmCluster], token: str) -> list[str]:
         }
         recorded = {
             record.job_id
-            for record in cluster.records("--local", "--allocations")
+            for record in cluster.records_of_all("--local", "--allocations")
             if record.state in FINISHED
         }
         left += [f"{name} {job_id}" for job_id in sorted(ended - recorded)]
@@ -419,7 +419,7 @@ def gather(run: OpenRun, clusters: Mapping[str, SlurmCluster], token: str) -> No
     for name, cluster in clusters.items():
         note("queue", name, cluster.jobs, "--local")
         if run.plan.scenario.accounting:
-            note("record", name, cluster.records, "--local", "--allocations")
+            note("record", name, cluster.records_of_all, "--local", "--allocations")
             note("usage", name, cluster.usage)
     with suppress(HarnessError):
         for (cluster_name, job_id), times in job_events.logged_times(run.ssh, run.plan).items():

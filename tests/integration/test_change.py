@@ -64,6 +64,9 @@ def test_jobs_that_a_change_keeps_from_running_are_named(harness: Harness, tmp_p
     assert "failed   jobs\n" in done.stdout
     harmed = done.stdout.partition("failed   jobs\n")[2]
     assert "PENDING (PartitionConfig), waits forever after the change" in harmed
+    # Also those that are cancelled while they depend on others.
+    assert "PENDING (Dependency), waits forever after the change" in harmed
+    assert "passed   no accepted job is lost\n" in done.stdout
 
 
 def test_migration_from_munge_leaves_a_cluster_that_uses_slurms_own_keys(
