@@ -178,11 +178,25 @@ COMMANDS = [(page, words) for page in PAGES for words in of_harness(page)]
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def desk(assumed_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with the files that the pages assume, and no engine."""
-    monkeypatch.chdir(tmp_path)
+    desk = shutil.copytree(assumed_files, tmp_path / "desk", symlinks=True)
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("PATH", f"{desk / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("DOCKER_HOST", "nowhere://")
     monkeypatch.delenv("HARNESS_RUNS", raising=False)
+    return desk
+
+
+@pytest.fixture(scope="session")
+def assumed_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The files that the pages assume."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        yield _lay_out(tmp_path_factory.mktemp("assumed"), monkeypatch)
+
+
+def _lay_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     rundir.write_rendered(
         tmp_path / "tree", render.render(golden.plan_of("federation")), with_secrets=False
