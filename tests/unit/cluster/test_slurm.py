@@ -362,5 +362,5 @@ def test_wait_for_a_cluster_ends_when_its_only_controller_has_failed(
     clusters = slurm.clusters(ssh, plan)
     message = f"slurmctld of {next(iter(clusters))} has failed on " if ends else "timed out after"
     with pytest.raises(WaitTimeout, match=message):
-        slurm.wait_until_ready(plan, clusters, timeout=10)
+        slurm.wait_until_ready(plan, clusters, timeout=2)
     assert (ssh.asked == 1) == ends
