@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,16 +127,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _preloaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let what this process starts fork from a process that has imported it all."""
     path = str(tmp_path_factory.mktemp("preloaded") / "socket")
-    with (
-        subprocess.Popen(
-            [sys.executable, "-P", preloaded.__file__, "serve", path],
-            stdin=subprocess.PIPE,  # the server ends when this process has closed it, or is gone
-            stdout=subprocess.PIPE,
-        ) as server,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        assert server.stdout
-        assert server.stdout.readline() == b"ready\n"
+    with preloaded.server(path), pytest.MonkeyPatch.context() as patch:
         patch.setattr(pytest_run, "_PYTEST", preloaded.program(path, "pytest"))
         patch.setattr(support, "_HARNESS", preloaded.program(path, "harness"))
         yield

@@ -14,8 +14,26 @@ import json
 import os
 import socket
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 _MOST = 2**20
+
+
+def server(path: str) -> subprocess.Popen[bytes]:
+    """Return a process that serves; it ends when its input is closed, or this process is gone."""
+    import subprocess
+
+    process = subprocess.Popen(
+        [sys.executable, "-P", __file__, "serve", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
+    return process
 
 
 def serve(path: str) -> None:

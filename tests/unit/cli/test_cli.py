@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import harness_command
 import pytest
 
 from harness import releases, scenario
@@ -21,9 +22,9 @@ NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 def harness(
     *arguments: str | Path, cwd: Path, environment: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness", *map(str, arguments)]
+    words = [*harness_command.WORDS, *map(str, arguments)]
     env = {**os.environ, "NO_COLOR": "1", **(environment or {})}
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
 def test_bad_scenario_is_2_with_places_on_stderr(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import harness_command
 import pytest
 import typer
 from typer.core import TyperGroup
@@ -22,7 +23,7 @@ from harness.report import model
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "output.md").read_text()
-HARNESS = [sys.executable, "-m", "harness"]
+IN_ITS_OWN_PROCESS = (sys.executable, "-m", "harness")
 LOOKS = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TERM", "COLUMNS", "GITHUB_ACTIONS")
 ESCAPE = "\x1b["
 COLORED = re.compile(r"\x1b\[[\d;]*3\d")
@@ -45,9 +46,10 @@ def desk(tmp_path: Path) -> Path:
 
 
 def piped(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [*HARNESS, *arguments]
+    # These variables are read when the command line is imported.
+    words = IN_ITS_OWN_PROCESS if variables else harness_command.WORDS
     return subprocess.run(
-        command,
+        [*words, *arguments],
         cwd=directory,
         env=environment(**variables),
         capture_output=True,
@@ -60,7 +62,7 @@ def on_terminal(directory: Path, *arguments: str, **variables: str) -> str:
     """Return what a command prints where stdout and stderr are a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*HARNESS, *arguments],
+        [*IN_ITS_OWN_PROCESS, *arguments],
         cwd=directory,
         env=environment(**variables),
         stdout=theirs,
