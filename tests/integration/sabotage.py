@@ -1500,8 +1500,7 @@ MACHINE = [
         "lost_power",
         "systemctl disable --quiet slurmd",
         "systemctl enable --quiet --now slurmd",
-        # Jobs stay on a node that does not answer.
-        "waiting for all jobs to end on every cluster",
+        "single: slurmd is inactive",
     ),
 ]
 
