@@ -10,7 +10,7 @@ import pytest
 from conftest import Jobs, only, small, wait_until_saved
 
 from harness import faults
-from harness.cluster import slurm
+from harness.cluster import logs, slurm
 from harness.cluster.slurm import SlurmCluster
 from harness.errors import CommandFailed, Unreachable, WaitTimeout
 from harness.faults import Fault
@@ -96,6 +96,10 @@ def test_jobs_of_a_node_that_lost_power_are_requeued_or_fail_and_it_accepts_jobs
     mark, since = f"seen-{secrets.token_hex(4)}", time.time()
     cluster.run("scontrol", "update", f"JobId={never}", f"Comment={mark}")
     wait_until_saved(cluster, mark, plan, since)
+    # So would its log, which other checks read.
+    host = plan.host(node.host)
+    if "slurmctld" in host.daemons and (files := logs.log_files(plan, host, "slurmctld")):
+        harness_run.ssh.run(host.name, ["sync", *files])
     with faults.injected(harness_run, Fault("kill-host", node.host)):
         pass
 
