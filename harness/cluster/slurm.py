@@ -566,7 +566,8 @@ class SlurmCluster:
         """
         seen = self.records(*options)
         cancelled = self.records(*options, "--state=CANCELLED", "--endtime=now")
-        return [*seen, *(record for record in cancelled if record not in seen)]
+        listed = {*seen}
+        return [*seen, *(record for record in cancelled if record not in listed)]
 
     def remembered(self) -> list[Record]:
         """Return the jobs in slurmctld's memory.
