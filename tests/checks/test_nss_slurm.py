@@ -47,11 +47,11 @@ def test_jobs_get_their_user_and_its_groups_from_slurmstepd(
 
     def look(host: str) -> Iterator[str]:
         cluster, node = nodes[host]
-        order = "sed -nE 's/^(passwd|group): *([a-z]+).*/\\1 \\2/p' /etc/nsswitch.conf"
-        for line in ssh.run(host, ["sh", "-c", order]).stdout.splitlines():
-            database, first = line.split()
-            if first != "slurm":
-                yield f"{host}: {database} is looked up in {first} first, not in slurm"
+        order = ["sed", "-nE", r"s/^(passwd|group): *([a-z]+).*/\1 \2/p", "/etc/nsswitch.conf"]
+        first = dict(line.split() for line in ssh.run(host, order).stdout.splitlines())
+        for database in ("passwd", "group"):
+            if (source := first.get(database, "files")) != "slurm":
+                yield f"{host}: {database} is looked up in {source} first, not in slurm"
         # slurmstepd has what slurmctld knows, but of the members of a group only the user.
         by_slurmctld = ["sh", "-c", f"getent passwd {user}; getent group {groups}"]
         passwd, *entries = ssh.run(cluster.controller, by_slurmctld).stdout.splitlines()
