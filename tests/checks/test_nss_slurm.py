@@ -40,7 +40,10 @@ def member_jobs(plan: Plan, jobs: Jobs) -> Jobs:
 def test_jobs_get_their_user_and_its_groups_from_slurmstepd(
     ssh: Ssh, plan: Plan, nodes: dict[str, tuple[SlurmCluster, str]], member_jobs: Jobs
 ) -> None:
-    """Every process of a node asks slurmstepd first, and only those of jobs get an answer."""
+    """Every process of a node asks slurmstepd first, and only those of jobs get their user.
+
+    Before 24.11.6 and 25.05.1, others get the groups of jobs, too: see docs/directory.md.
+    """
     user = member_jobs.user
     groups = " ".join(sorted(plan.scenario.groups_of(user)))
     look_up = f"getent -s slurm passwd {user}; getent -s slurm group {groups}"
@@ -59,7 +62,8 @@ def test_jobs_get_their_user_and_its_groups_from_slurmstepd(
         seen = run_on(node, cluster, plan, member_jobs, look_up)
         if seen != wanted:
             yield f"{host}: slurmstepd tells a job of {user}: {seen}, should be {wanted}"
-        if answer := ssh.run(host, ["sh", "-c", look_up], check=False).stdout:
+        others = ["getent", "-s", "slurm", "passwd", user]
+        if answer := ssh.run(host, others, check=False).stdout:
             yield f"{host}: slurmstepd answers a process outside of jobs: {answer}"
 
     problems = problems_on(nodes, look)
