@@ -93,8 +93,9 @@ def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     with_sabotage = [
         item for item in items if "[" in item.nodeid and "sabotage" in item.callspec.params
     ]
-    # `make test` uses no virtual machines.
-    with_sabotage = [item for item in with_sabotage if _module(item.nodeid) != "vagrant"]
+    # `make test` uses no virtual machines, and does not compile Slurm.
+    not_core = {"vagrant", "sources"}
+    with_sabotage = [item for item in with_sabotage if _module(item.nodeid) not in not_core]
     first_of_each_kind = {
         (
             item.originalname,
