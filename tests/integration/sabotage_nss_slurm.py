@@ -21,7 +21,7 @@ NSS_SLURM = [
         FROM_SLURMSTEPD,
         "n2",
         *NOTHING_FOUND,
-        "n2: slurmstepd tells a job of bob: ['getent: error: Domain socket directory /none/",
+        "getent: error: Domain socket directory /none/var/lib/slurm/slurmd: No such file",
     ),
     on_host(
         FROM_SLURMSTEPD,
