@@ -323,6 +323,15 @@ def only(cluster: SlurmCluster, plan: Plan) -> list[str]:
     return [f"--clusters={cluster.name}"] if plan.scenario.federations else []
 
 
+def small_here(cluster: SlurmCluster, plan: Plan, jobs: Jobs, minutes: int) -> list[str]:
+    """Return the options of a small job that no other cluster of a federation may take."""
+    return [
+        *only(cluster, plan),
+        *jobs.access_options(cluster),
+        *small(plan, cluster.name, minutes),
+    ]
+
+
 def slurm_conf(plan: Plan, cluster: str) -> drift.Rendered:
     """Return a cluster's slurm.conf as rendered, which checks compare with the live cluster."""
     return drift.read(render.slurm_conf(plan, cluster))

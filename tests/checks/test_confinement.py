@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from conftest import Jobs, only, small, wait_for_records
+from conftest import Jobs, small_here, wait_for_records
 
 from harness.cluster.slurm import SlurmCluster
 from harness.plan import Plan
@@ -14,15 +14,6 @@ from harness.ssh import Ssh
 pytestmark = [pytest.mark.needs("users"), pytest.mark.provokes()]
 
 MINUTES = 10
-
-
-def _options(cluster: SlurmCluster, plan: Plan, jobs: Jobs) -> list[str]:
-    """Return the options of a small job on this cluster."""
-    return [
-        *only(cluster, plan),
-        *jobs.access_options(cluster),
-        *small(plan, cluster.name, MINUTES),
-    ]
 
 
 @pytest.mark.needs("confined_cpus")
@@ -35,7 +26,7 @@ def test_job_cannot_use_more_cpus_than_it_was_allocated(
     )
     for name in plan.clusters_that_confine("ConstrainCores"):
         cluster = clusters[name]
-        options = _options(cluster, plan, jobs)
+        options = small_here(cluster, plan, jobs, MINUTES)
         usable, allocated = cluster.run(
             "srun", *options, "sh", "-c", take_all, user=users[0]
         ).stdout.split()
@@ -52,7 +43,7 @@ def test_job_that_exceeds_its_memory_is_killed_and_recorded_as_out_of_memory(
     for name in plan.clusters_that_confine_memory():
         cluster = clusters[name]
         greedy = "#!/bin/sh\nhead --bytes=150M /dev/zero | tail > /dev/null\n"
-        options = [*_options(cluster, plan, jobs), "--output=/dev/null"]
+        options = [*small_here(cluster, plan, jobs, MINUTES), "--output=/dev/null"]
         job_id = cluster.submit(greedy, *options, user=jobs.user)
         cluster.wait_for([job_id], {"OUT_OF_MEMORY"})
         if plan.scenario.accounting:
@@ -72,7 +63,7 @@ def test_job_can_open_only_the_devices_of_its_gpus(
         cluster = clusters[name]
         for node in plan.scenario.clusters[name].gpus():
             devices = _gpu_devices(ssh, plan.hosts_of(name)[node])
-            options = [*_options(cluster, plan, jobs), f"--nodelist={node}"]
+            options = [*small_here(cluster, plan, jobs, MINUTES), f"--nodelist={node}"]
             for gpus in (0, 1):
                 command = ["srun", *options, *[f"--gres=gpu:{gpus}"] * gpus, "sh", "-c", show, "sh"]
                 lines = cluster.run(*command, *devices, user=users[0], check=False).stdout.split()

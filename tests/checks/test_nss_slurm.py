@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from conftest import Jobs, only, problems_on, small
+from conftest import Jobs, problems_on, small_here
 
 from harness import faults
 from harness.cluster.slurm import SlurmCluster
@@ -93,11 +93,6 @@ def test_jobs_know_their_user_and_its_groups_on_a_node_without_sssd(
 
 def run_on(node: str, cluster: SlurmCluster, plan: Plan, jobs: Jobs, command: str) -> list[str]:
     """Return what a shell command prints on a node, as a job of the user; errors come last."""
-    options = [
-        *only(cluster, plan),
-        *jobs.access_options(cluster),
-        *small(plan, cluster.name, MINUTES),
-        f"--nodelist={node}",
-    ]
+    options = [*small_here(cluster, plan, jobs, MINUTES), f"--nodelist={node}"]
     answer = cluster.run("srun", *options, "sh", "-c", command, user=jobs.user, check=False)
     return [*answer.stdout.splitlines(), *dict.fromkeys(answer.stderr.splitlines())]

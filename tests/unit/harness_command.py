@@ -1,7 +1,8 @@
-"""The command that starts the harness: in a process of its own, unless conftest.py changes it."""
+"""The command that starts the harness; `WORDS` is what a conftest.py may change."""
 
 from __future__ import annotations
 
 import sys
 
-WORDS: tuple[str, ...] = (sys.executable, "-m", "harness")
+IN_ITS_OWN_PROCESS = (sys.executable, "-m", "harness")
+WORDS: tuple[str, ...] = IN_ITS_OWN_PROCESS

@@ -23,7 +23,6 @@ from harness.report import model
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "output.md").read_text()
-IN_ITS_OWN_PROCESS = (sys.executable, "-m", "harness")
 LOOKS = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TERM", "COLUMNS", "GITHUB_ACTIONS")
 ESCAPE = "\x1b["
 COLORED = re.compile(r"\x1b\[[\d;]*3\d")
@@ -47,7 +46,7 @@ def desk(tmp_path: Path) -> Path:
 
 def piped(directory: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     # These variables are read when the command line is imported.
-    words = IN_ITS_OWN_PROCESS if variables else harness_command.WORDS
+    words = harness_command.IN_ITS_OWN_PROCESS if variables else harness_command.WORDS
     return subprocess.run(
         [*words, *arguments],
         cwd=directory,
@@ -62,7 +61,7 @@ def on_terminal(directory: Path, *arguments: str, **variables: str) -> str:
     """Return what a command prints where stdout and stderr are a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [*IN_ITS_OWN_PROCESS, *arguments],
+        [*harness_command.IN_ITS_OWN_PROCESS, *arguments],
         cwd=directory,
         env=environment(**variables),
         stdout=theirs,
