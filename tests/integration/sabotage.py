@@ -1499,7 +1499,10 @@ MACHINE = [
     on_single(
         "lost_power",
         "systemctl disable --quiet slurmd",
-        "systemctl enable --quiet --now slurmd",
+        # When slurmd registers, slurmctld sets the node DOWN because it rebooted, or did so before.
+        "systemctl enable --quiet --now slurmd;"
+        " until sinfo --noheader --nodes=single --format=%t | grep -x 'idle\\|mix\\|alloc';"
+        " do scontrol update NodeName=single State=RESUME; sleep 1; done",
         "single: slurmd is inactive",
     ),
 ]
