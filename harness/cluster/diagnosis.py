@@ -28,32 +28,46 @@ _PATIENCE, _PING = 45, 8
 _NO_ANSWER, _NOT_ACTIVE = "scontrol ping: ", "not active: "
 # What systemd logs when a daemon ends unexpectedly; it may have restarted the daemon since.
 _EXITED = "Main process exited"
-# Succeeds if the cgroup of process $pid is frozen, as by `systemctl freeze`.
-FROZEN = (
-    "grep -qs '^frozen 1' \"/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/$pid/cgroup)/cgroup.events\""
-)
+# Defines `frozen PID`, which succeeds if the cgroup of a process is frozen, as by `systemctl
+# freeze`.
+FROZEN = """frozen() {
+    while IFS=: read -r hierarchy _ group; do
+        [ "$hierarchy" = 0 ] && while read -r event value; do
+            [ "$event $value" = "frozen 1" ] && return
+        done < "/sys/fs/cgroup$group/cgroup.events"
+    done < "/proc/$1/cgroup"
+    return 1
+} 2> /dev/null"""
 # Waits until journald has written what daemons printed, unless journald hangs.
 JOURNAL_IS_WRITTEN = "timeout 8 journalctl --sync"
 # Prints the state of each of the units "$@" that does not run, how it ended, and the last line of
 # its daemon if that is a fatal error. The process selects this line, because journald does not know
 # the unit of a message that it receives when the process has ended. A process that a signal has
 # stopped, or whose cgroup is frozen, does not run either.
-_ENDED = f"""for unit; do
-    if ! systemctl is-active --quiet "$unit"; then
-        {JOURNAL_IS_WRITTEN}
-        pid=$(systemctl show --value --property=ExecMainPID "$unit")
-        fatal=$(journalctl --quiet --no-pager --output=cat --lines=1 \\
-            --identifier="${{unit%@*}}" "_PID=$pid" | grep -o 'fatal: .*')
-        echo "{_NOT_ACTIVE}$unit is $(systemctl is-active "$unit")" \\
-            "($(systemctl show --value --property=Result "$unit"))${{fatal:+: $fatal}}"
-    else
-        pid=$(systemctl show --value --property=MainPID "$unit")
-        if grep -q '^State:.T' "/proc/$pid/status"
+#
+# This runs on every host for every check that fails, so it starts one process if all is well.
+# systemctl prints the properties as variables of the shell, and an empty line between units.
+_ENDED = f"""{FROZEN}
+{{ systemctl show --property=Id,ActiveState,Result,MainPID,ExecMainPID "$@"; echo; }} |
+while read -r line; do
+    [ -z "$line" ] || {{ export "$line"; continue; }}
+    unit=${{Id%.service}}
+    case $ActiveState in
+    active | reloading | refreshing)
+        read -r _ _ state _ < "/proc/$MainPID/stat"
+        if [ "$state" = T ]
         then echo "{_NOT_ACTIVE}$unit is stopped by a signal"
-        elif {FROZEN}
+        elif frozen "$MainPID"
         then echo "{_NOT_ACTIVE}$unit is frozen"
         fi
-    fi 2> /dev/null
+        ;;
+    *)
+        {JOURNAL_IS_WRITTEN}
+        fatal=$(journalctl --quiet --no-pager --output=cat --lines=1 \\
+            --identifier="${{unit%@*}}" "_PID=$ExecMainPID" | grep -o 'fatal: .*')
+        echo "{_NOT_ACTIVE}$unit is $ActiveState ($Result)${{fatal:+: $fatal}}"
+        ;;
+    esac 2> /dev/null
 done"""
 # Prints the statements that MariaDB has been executing for at least 5 s, if root may look.
 _STATEMENTS = r"""mariadb --batch --skip-column-names --execute "

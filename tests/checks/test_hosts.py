@@ -189,12 +189,15 @@ def test_every_host_runs_its_daemons_under_systemd_and_no_others(ssh: Ssh, plan:
         names = "|".join([HELPER, *(PROCESS_OF.get(unit, unit) for unit in DAEMONS)])
         shown = (
             "cat /proc/$pid/comm",
-            f"{diagnosis.FROZEN} && echo frozen || cut -d' ' -f3 /proc/$pid/stat",
+            "frozen $pid && echo frozen || cut -d' ' -f3 /proc/$pid/stat",
             "tail -1 /proc/$pid/cgroup",
             "tr '\\0' ' ' < /proc/$pid/cmdline",
         )
         show = "echo $pid " + " ".join(f"$({fact})" for fact in shown)
-        script = f"systemctl get-default; for pid in $(pgrep -x '{names}'); do {show}; done"
+        script = (
+            f"{diagnosis.FROZEN}; systemctl get-default;"
+            f" for pid in $(pgrep -x '{names}'); do {show}; done"
+        )
         return units.stdout + "\n\n" + ssh.run(name, ["sh", "-c", script]).stdout
 
     seen = everywhere(look, [host.name for host in plan.permanent_hosts()])

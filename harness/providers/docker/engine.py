@@ -19,8 +19,8 @@ from docker.transport.unixconn import UnixHTTPConnectionPool
 
 from harness.errors import EngineError, WaitTimeout
 
-# 20.10 is the first with cgroup namespaces, which systemd in a container needs.
-OLDEST = (20, 10)
+# The API of 20.10, the first with cgroup namespaces, which systemd in a container needs.
+_OLDEST_API = (1, 41)
 _TIMEOUT = 120
 # Kept open: more than there are threads that ask an engine.
 _CONNECTIONS = 32
@@ -103,8 +103,9 @@ def _usable(client: docker.DockerClient) -> docker.DockerClient:
             "http+docker://", _OnePool(adapter.socket_path, _TIMEOUT, max_pool_size=_CONNECTIONS)
         )
         adapter.close()
-    version = version_of(client)
-    if version < OLDEST:
+    # docker-py has asked for this version. To tell its own, an engine starts programs each time.
+    if tuple(map(int, client.api.api_version.split("."))) < _OLDEST_API:
+        version = version_of(client)
         client.close()
         raise EngineError(
             f"Docker engine {version[0]}.{version[1]} is too old", hint="20.10 or later is needed"

@@ -19,7 +19,7 @@ from harness.providers.docker import engine
 
 class _Server(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
-    version = "20.10.24"
+    version, api = "20.10.24", "1.41"
 
 
 class _Engine(BaseHTTPRequestHandler):
@@ -28,7 +28,7 @@ class _Engine(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         body = json.dumps(
-            {"Version": self.server.version, "ApiVersion": "1.41", "Path": self.path}
+            {"Version": self.server.version, "ApiVersion": self.server.api, "Path": self.path}
         ).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -70,7 +70,7 @@ def test_a_thread_can_use_its_connection_after_others_have_asked_for_a_hundred_u
 
 
 def test_an_engine_that_is_too_old_is_refused(server: _Server) -> None:
-    server.version = "19.03.15"
+    server.version, server.api = "19.03.15", "1.40"
     with pytest.raises(EngineError, match=r"Docker engine 19\.3 is too old"):
         engine.connect()
 
