@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from harness.errors import LateAnswer, WaitTimeout
@@ -35,26 +36,26 @@ def wait_until(
     """Call `look` until `done` holds for the state that it returns, and return that state.
 
     Pauses for at least `interval` seconds between two calls. `what` completes "waiting for ...";
-    `show` describes a state. Errors in `ignore`, and an answer of Slurm that is late because a
-    daemon is busy, count as a state that is not `done`. Raises WaitTimeout with the last state
-    after `timeout` seconds, or as soon as `give_up` holds, which means that the wait can no longer
-    succeed. A long wait is logged with its last state.
+    `show` describes a state, when it is reported. Errors in `ignore`, and an answer of Slurm that
+    is late because a daemon is busy, count as a state that is not `done`. Raises WaitTimeout with
+    the last state after `timeout` seconds, or as soon as `give_up` holds, which means that the wait
+    can no longer succeed. A long wait is logged with its last state.
     """
     ignored: tuple[type[Exception], ...] = (LateAnswer, *ignore)
     started = last_logged = time.monotonic()
     silence = _FIRST_LOG
-    state = "nothing"
+    state = partial(str, "nothing")
     while True:
         began = time.monotonic()
         if began - last_logged >= silence:
             last_logged, silence = began, min(2 * silence, _LONGEST_SILENCE)
-            _LOG.info("waiting for %s for %.0f s; last state: %s", what, began - started, state)
+            _LOG.info("waiting for %s for %.0f s; last state: %s", what, began - started, state())
         try:
             seen = look()
         except ignored as error:
-            state = str(error)
+            state = partial(str, error)
         else:
-            state = show(seen)
+            state = partial(show, seen)
             if done(seen):
                 return seen
             if give_up(seen):
@@ -66,7 +67,7 @@ def wait_until(
         ended = time.monotonic()
         if ended - started >= timeout:
             raise WaitTimeout(
-                f"timed out after {timeout:.0f} s waiting for {what}; last state: {state}"
+                f"timed out after {timeout:.0f} s waiting for {what}; last state: {state()}"
             )
         time.sleep(_pause(ended - began, ended - started, interval))
 

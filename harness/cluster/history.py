@@ -33,7 +33,7 @@ class Recorder:
 
     cluster: SlurmCluster
     run: RunDir
-    interval: float = 0.1
+    interval: float = 0.25
     seen: list[Sighting] = field(default_factory=list)
     looked: float = 0
 
