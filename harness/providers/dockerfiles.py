@@ -31,6 +31,19 @@ _STEP_WIDTH = 60
 # How many lines of the output an error shows, and what the engine marks its errors with.
 _LAST_LINES = 30
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# Settings of Docker's own "slim" images of Debian: apt keeps no caches, which every layer would
+# have again, and dpkg leaves documentation and translations out, and need not wait for the disk.
+_SMALL_APT = (
+    "Dir::Cache::pkgcache=",
+    "Dir::Cache::srcpkgcache=",
+    "Acquire::Languages=none",
+)
+_SMALL_DPKG = (
+    "force-unsafe-io",
+    *(f"path-exclude=/usr/share/{part}/*" for part in ("doc", "info", "locale", "man")),
+    "path-include=/usr/share/doc/*/copyright",
+    "path-include=/usr/share/locale/locale.alias",
+)
 # Directories of images/ with Dockerfiles of their own.
 _OTHER_DOCKERFILES = {"box", "build", "el", "extended", "operator"}
 
@@ -158,7 +171,11 @@ def base_image(client: docker.DockerClient, base: Base, say: Callable[[str], Non
     with tempfile.TemporaryDirectory() as directory:
         tar = Path(directory) / "base.tar"
         # mmdebstrap needs apt.conf(5)'s syntax where apt-get takes KEY=VALUE.
-        options = ['--aptopt={} "{}"'.format(*option.split("=", 1)) for option in base.apt_options]
+        options = [
+            '--aptopt={} "{}"'.format(*option.split("=", 1))
+            for option in (*_SMALL_APT, *base.apt_options)
+        ]
+        options += [f"--dpkgopt={option}" for option in _SMALL_DPKG]
         command = ["mmdebstrap", "--variant=minbase", "--quiet", *options, suite, str(tar)]
         result = subprocess.run(
             command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
