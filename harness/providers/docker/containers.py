@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import TypeVar
@@ -528,6 +528,15 @@ class DockerProvider:
             raise problems[0]
         if problems:
             raise EngineError("\n".join(map(str, problems)))
+        # The Swarm removes a network from its other engines after the first has answered.
+        for name in self._contexts[1:]:
+            with engine_errors(f"the engine {name} keeps networks"):
+                wait_until(
+                    partial(self._engine(name).networks.list, filters={"label": f"{RUN}={run_id}"}),
+                    lambda left: not left,
+                    what="the Swarm to remove them",
+                    timeout=_RELEASED,
+                )
         return []
 
     def _remove_all(self, client: docker.DockerClient, run_id: str, *, lost: bool) -> None:
