@@ -55,11 +55,11 @@ _LONGEST = (
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Three workers per CPU, because tests wait; fewer if memory or inotify is limited."""
+    """Four workers per CPU, because tests wait; fewer if memory or inotify is limited."""
     instances = Path("/proc/sys/fs/inotify/max_user_instances")
     enough = int(instances.read_text()) // _INOTIFY if instances.exists() else math.inf
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY
-    return int(max(1, min(3 * (os.cpu_count() or 1), enough, memory)))
+    return int(max(1, min(4 * (os.cpu_count() or 1), enough, memory)))
 
 
 class _Parts(LoadScopeScheduling):
