@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # and what was skipped or failed.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v --durations=15 --durations-min=10 -rsfE
 
-.PHONY: run test test-all test-rest test-exhaustive test-source fuzz-check check mypy ansible-lint ruff lint-imports yamllint setup docs golden site release clean
+.PHONY: run test test-all test-rest test-exhaustive test-source fuzz-check check setup docs golden site release clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
@@ -41,24 +41,13 @@ fuzz-check: setup  ## configurations, changed at random, about which check and t
 		$(if $(RELEASE),--release $(RELEASE)) $(if $(CORPUS),--corpus $(CORPUS)) $(if $(GRID),--grid) $(if $(DAEMON),--daemon $(DAEMON))
 
 check: setup  ## what needs no daemons: lint, types, import layers, unit tests
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync mypy ansible-lint ruff lint-imports yamllint
-	$(BIN)/pytest -n auto
-
-mypy:
-	$(BIN)/mypy
-
-ansible-lint:
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --strict roles
-
-ruff:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-
-lint-imports:
+	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
-
-yamllint:
 	$(BIN)/yamllint --strict .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/ansible-lint --offline --strict roles
+	$(BIN)/pytest -n auto
 
 setup: $(VENV)/installed  ## the virtual environment; as root, also a Docker engine if none is running
 	@$(BIN)/harness doctor --fix --quiet
