@@ -10,13 +10,18 @@ export PYTHONDONTWRITEBYTECODE :=
 # and what was skipped or failed.
 DAEMONS := $(BIN)/pytest tests/integration -n auto -v --durations=15 --durations-min=10 -rsfE
 
-.PHONY: run test test-all test-rest test-exhaustive test-source fuzz-check check setup docs golden site release clean
+.PHONY: run test test-all test-rest test-exhaustive test-source fuzz-check check image setup docs golden site release clean
 
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
 
-test: check  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
+test: setup  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
+	$(MAKE) --no-print-directory --jobs=2 check image
 	$(DAEMONS) -m core
+
+# What the first tests on daemons would wait for.
+image: setup
+	$(BIN)/harness images build $$($(BIN)/python -c 'from harness.releases import DEFAULT; print(DEFAULT)')
 
 test-all: test test-rest test-exhaustive  ## test; then all sabotages, every scenario on a second release, all releases
 

@@ -54,6 +54,7 @@ while read -r line; do
     unit=${{Id%.service}}
     case $ActiveState in
     active | reloading | refreshing)
+        state=
         read -r _ _ state _ < "/proc/$MainPID/stat"
         if [ "$state" = T ]
         then echo "{_NOT_ACTIVE}$unit is stopped by a signal"

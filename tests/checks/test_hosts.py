@@ -132,12 +132,14 @@ def different_programs(family: Family) -> str:
 
     It prints which of their files are missing or changed, and which programs the shell does not
     find because another of the same name comes first. Links to the packaged program, such as those
-    that stand_ins of a scenario create, are not reported. dpkg does not compare owners and modes.
+    that stand_ins of a scenario create, are not reported, nor is documentation, which small images
+    leave out. dpkg does not compare owners and modes.
     """
     return rf"""
 packages=$({family.installed_packages})
 {family.verify_packages} |
-    sed -En 's,^missing .* (/usr/.*),\1 is missing,p; t; s,^.* (/usr/.*),\1 is not as packaged,p
+    sed -En '\,/usr/share/(doc|info|locale|man)/,d
+        s,^missing .* (/usr/.*),\1 is missing,p; t; s,^.* (/usr/.*),\1 is not as packaged,p
         s,^..5.* c ({SETTINGS}.*),\1 is not as packaged,p'
 files=$({family.list_files} | grep -E '^/usr/(s?bin/.|lib.*\.so$)')
 find $files -maxdepth 0 {_UNSAFE} 2> /dev/null

@@ -41,6 +41,7 @@ def serve(path: str) -> None:
     import select
     import signal
 
+    import ansible_runner  # noqa: F401
     import pytest  # noqa: F401
 
     import harness.cli

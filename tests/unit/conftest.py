@@ -6,6 +6,7 @@ nohup with SIGHUP ignored.
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ for number in interrupts.SIGNALS:
 # The same examples in each run.
 settings.register_profile("unit", deadline=None, derandomize=True)
 settings.load_profile("unit")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Three workers for two CPUs, because some tests wait for processes."""
+    return max(1, 3 * (os.cpu_count() or 1) // 2)
 
 
 @pytest.fixture(scope="session", autouse=True)
