@@ -15,7 +15,7 @@ DAEMONS := $(BIN)/pytest tests/integration -n auto -v --durations=15 --durations
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
 
-test: setup  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
+test:  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
 	$(MAKE) --no-print-directory --jobs=2 check image
 	$(DAEMONS) -m core
 

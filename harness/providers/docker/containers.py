@@ -536,6 +536,7 @@ class DockerProvider:
                     lambda left: not left,
                     what="the Swarm to remove them",
                     timeout=_RELEASED,
+                    show=lambda left: ", ".join(str(network.name) for network in left),
                 )
         return []
 
