@@ -33,7 +33,7 @@ class Recorder:
 
     cluster: SlurmCluster
     run: RunDir
-    interval: float = 0.25
+    interval: float = 0.5
     seen: list[Sighting] = field(default_factory=list)
     looked: float = 0
 

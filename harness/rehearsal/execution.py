@@ -121,8 +121,7 @@ def rehearsing(run: OpenRun) -> Iterator[Users]:
     with ExitStack() as stack:
         stack.enter_context(provisioning.manual_nodes_powered(run.plan, clusters, run.ssh))
         recorders = [
-            stack.enter_context(Recorder(cluster, run.directory, interval=0.5))
-            for cluster in clusters.values()
+            stack.enter_context(Recorder(cluster, run.directory)) for cluster in clusters.values()
         ]
         users = Users(run, clusters, recorders, token)
         try:

@@ -77,6 +77,7 @@ class DockerProvider:
         self._contexts = list(dict.fromkeys(context for _, _, context in placed))
         self._context_of_site = {site: context for site, _, context in placed if site}
         self._connected: dict[str, docker.DockerClient] = {}
+        self._owner_ids: dict[str, images.OwnerIds] = {}  # by image id
         if engines is not None and not (
             all(self._contexts) and len(self._context_of_site) in {0, len(placed)}
         ):
@@ -271,22 +272,33 @@ class DockerProvider:
                     labels=layout.labels,
                     driver_opts=_in_memory(size, public=public) if size else None,
                 )
-        common = images.archive([*images.entry_point(), *images.keys(run)])
+        common = [*images.entry_point(), *images.keys(run)]
 
         def make(host: Host) -> None:
             container = self._create(layout, host)
-            container.put_archive("/", common)
-            if public := [
-                images.Entry(volume.directory, None, 0o1777)
-                for volume in host.volumes
-                if volume.public
-            ]:
-                container.put_archive("/", images.archive(public))
+            entries = [
+                *common,
+                *(
+                    images.Entry(volume.directory, None, 0o1777)
+                    for volume in host.volumes
+                    if volume.public
+                ),
+            ]
+            owner_ids = None
             if host.name in files:
-                seed = images.seed(files[host.name], host.daemons)
-                container.put_archive("/", images.archive(seed, images.owner_ids(container)))
+                entries += images.seed(files[host.name], host.daemons)
+                owner_ids = self._owner_ids_of(container)
+            # The engine starts a process for each archive.
+            container.put_archive("/", images.archive(entries, owner_ids))
 
         self._everywhere(make, hosts)
+
+    def _owner_ids_of(self, container: Container) -> images.OwnerIds:
+        """Return the ids of the users and groups of a container's image."""
+        image = container.attrs["Image"]
+        if image not in self._owner_ids:
+            self._owner_ids[image] = images.owner_ids(container)
+        return self._owner_ids[image]
 
     def _create(self, layout: _Layout, host: Host) -> Container:
         """Create the container of a host without starting it."""
