@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import pytest
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from harness.testing import Faults, Federation, Slurm
 
 _RUN = "harness_run"
+_Scope = Literal["session", "package", "module", "class", "function"]
 _USER = pytest.StashKey["Slurm"]()
 _FAULTS = pytest.StashKey["Faults"]()
 
@@ -54,10 +55,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--harness-keep", action="store_true", help="keep the runs that the session starts"
     )
+    group.addoption(
+        "--harness-scope",
+        choices=get_args(_Scope),
+        default="session",
+        help="tests that share clusters: function starts new ones for each test (default: session)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker, and refuse options that contradict each other."""
+    options = config.option
+    if options.harness_scope != "session" and (options.harness_run or options.harness_keep):
+        raise pytest.UsageError(
+            f"--harness-scope {options.harness_scope} starts new clusters and removes them: "
+            "leave out --harness-run and --harness-keep"
+        )
     config.addinivalue_line(
         "markers",
         "scenario(*files, release=None): "
@@ -83,7 +96,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         "-".join([scenario.path.stem, *scenario.releases]) if scenario else "none"
         for scenario in scenarios
     ]
-    metafunc.parametrize(_RUN, scenarios, indirect=True, scope="session", ids=names)
+    scope = _scope(_RUN, metafunc.config)
+    metafunc.parametrize(_RUN, scenarios, indirect=True, scope=scope, ids=names)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -145,7 +159,13 @@ def pytest_runtest_makereport(
     return report
 
 
-@pytest.fixture(scope="session")
+def _scope(fixture_name: str, config: pytest.Config) -> _Scope:
+    """Return the scope of the fixtures that belong to a run."""
+    scope: _Scope = config.getoption("--harness-scope")
+    return scope
+
+
+@pytest.fixture(scope=_scope)
 def harness_run(request: pytest.FixtureRequest) -> Iterator[OpenRun]:
     """The test's run: from --harness-run, the marker's scenario, or --scenario."""
     from harness.errors import HarnessError
@@ -181,10 +201,12 @@ def _run_of(config: pytest.Config, scenario: _Scenario | None) -> AbstractContex
             hint="pytest --scenario FILE, --harness-run RUN or @pytest.mark.scenario(FILE)",
         )
     keep = config.getoption("--harness-keep")
-    return sessions.of_scenario(wanted, providers.get("docker", runs), runs, say, keep=keep)
+    new = config.getoption("--harness-scope") != "session"
+    provider = providers.get("docker", runs)
+    return sessions.of_scenario(wanted, provider, runs, say, keep=keep, new=new)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope=_scope)
 def clusters(harness_run: OpenRun) -> dict[str, SlurmCluster]:
     """The live clusters by name; their commands run as root."""
     from harness.cluster import slurm
@@ -192,7 +214,7 @@ def clusters(harness_run: OpenRun) -> dict[str, SlurmCluster]:
     return slurm.clusters(harness_run.ssh, harness_run.plan)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope=_scope)
 def hosts(harness_run: OpenRun) -> dict[str, Host]:
     """Testinfra's hosts by name, without those that come and go."""
     import testinfra
@@ -206,7 +228,7 @@ def hosts(harness_run: OpenRun) -> dict[str, Host]:
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope=_scope)
 def federation(harness_run: OpenRun, clusters: dict[str, SlurmCluster]) -> Federation:
     """The scenario's first federation of several clusters; the test fails if there is none."""
     from harness import testing

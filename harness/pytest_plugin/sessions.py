@@ -66,15 +66,23 @@ def opened(
 
 @contextmanager
 def of_scenario(
-    wanted: WantedClusters, provider: Provider, runs: Path, say: Say, *, keep: bool = False
+    wanted: WantedClusters,
+    provider: Provider,
+    runs: Path,
+    say: Say,
+    *,
+    keep: bool = False,
+    new: bool = False,
 ) -> Iterator[OpenRun]:
     """Use the newest run of a scenario that is up, intact and free, or else a temporary one.
+
+    With `new`, always use a temporary one.
 
     A run belongs to the scenario if its file, releases and settings are the same; it is intact if
     all its hosts are up and no fault is injected, and free if no other session uses it. `keep`
     leaves a new run up, too.
     """
-    for intact in _intact_runs(wanted, provider, runs):
+    for intact in () if new else _intact_runs(wanted, provider, runs):
         if lock := _locked(intact):
             with interrupts.raised(), lock:
                 say(f"using {intact.id}, which is up")

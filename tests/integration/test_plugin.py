@@ -49,25 +49,30 @@ def test_jobs_with_the_ids_of_earlier_ones_are_gone(slurm, clusters):
     assert slurm.jobs() == []
     assert {job.state for job in clusters["tiny"].jobs() if job.job_id in AGAIN} == {"CANCELLED"}
 """
+# The node of the first test's cluster stays down.
+BREAKING = """
+def test_that_breaks_its_cluster(slurm, clusters):
+    assert slurm.submit("true").job_id == 1
+    clusters["tiny"].run("scontrol", "update", "NodeName=tiny", "State=DOWN", "Reason=broken")
+
+def test_on_the_next_cluster(slurm):
+    job = slurm.submit("true")
+    assert (job.job_id, job.wait().state) == (1, "COMPLETED")
+"""
 
 
 @pytest.fixture(scope="module")
 def session(
     environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Done]]:
-    """A function that runs pytest on clusters that stay up until the module ends."""
+    """A function that runs pytest on clusters that stay up until the module ends, if kept."""
     runs = tmp_path_factory.mktemp("runs-of-sessions")
     own = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     own["HARNESS_RUNS"] = str(runs)
 
-    def run(*arguments: str | Path) -> Done:
-        options = (
-            "-p",
-            "no:cacheprovider",
-            "--scenario",
-            EXAMPLES / "cluster.yml",
-            "--harness-keep",
-        )
+    def run(*arguments: str | Path, keep: bool = True) -> Done:
+        options = ["-p", "no:cacheprovider", "--scenario", EXAMPLES / "cluster.yml"]
+        options += ["--harness-keep"] * keep
         command = [sys.executable, "-m", "pytest", *options, *arguments]
         return subprocess.run(
             command, env=own, cwd=EXAMPLES, capture_output=True, text=True, check=False
@@ -92,7 +97,7 @@ def project(tmp_path: Path) -> Path:
     [
         pytest.param("test_jobs.py test_clients.py", 6, marks=pytest.mark.core),
         ("test_rest.py", 1),
-        ("test_federation.py", 1),
+        pytest.param("test_federation.py", 1, marks=pytest.mark.exhaustive),
     ],
 )
 def test_examples_pass_clients_from_pypi_too(
@@ -108,6 +113,13 @@ def test_kept_run_is_used_by_the_next_session(session: Callable[..., Done], proj
     first, second = session(project), session(project)
     assert (first.returncode, second.returncode) == (0, 0), first.stdout + second.stdout
     assert "which is up" in second.stderr
+
+
+def test_tests_may_have_new_clusters_each(session: Callable[..., Done], project: Path) -> None:
+    (project / "test_breaking.py").write_text(BREAKING)
+    done = session("--harness-scope", "function", project, keep=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("[deploy]") == 2
 
 
 def test_jobs_are_cancelled_although_slurmctld_gives_ids_again(

@@ -42,13 +42,13 @@ class FakeFaults:
 
 @contextmanager
 def of_scenario(
-    wanted: WantedClusters, provider: Provider, runs: Path, say: Say, *, keep: bool
+    wanted: WantedClusters, provider: Provider, runs: Path, say: Say, *, keep: bool, new: bool
 ) -> Iterator[SimpleNamespace]:
     """Record the scenario of a run; a broken one does not come up."""
     path = wanted.path
     if path.stem == "broken":
         raise CannotVerify("no engine", hint="harness doctor")
-    say(f"up {path.name} {[*wanted.choices]} {[*wanted.settings]} {keep}")
+    say(f"up {path.name} {[*wanted.choices]} {[*wanted.settings]} {keep}{' new' * new}")
     yield SimpleNamespace(ssh=None, plan=path)
     say(f"down {path.name}")
 
@@ -118,6 +118,34 @@ def test_option_chooses_the_scenario_and_all_tests_share_its_run(pytester: pytes
     result.assert_outcomes(passed=2)
     lines = re.findall(r"slurm-harness: (.*)", result.stderr.str())
     assert lines == ["up lab.yml ['26.05'] ['a.b=1'] True", "down lab.yml"]
+
+
+@pytest.mark.parametrize(("scope", "runs"), [("function", 3), ("class", 2), ("module", 1)])
+def test_tests_share_clusters_in_the_scope_of_the_option(
+    scope: str, runs: int, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        """
+        class Test:
+            def test_one(self, slurm): pass
+            def test_two(self, slurm): pass
+
+        def test_three(slurm): pass
+        """
+    )
+    result = pytester.runpytest("--scenario", "lab.yml", "--harness-scope", scope)
+    result.assert_outcomes(passed=3)
+    lines = re.findall(r"slurm-harness: (.*)", result.stderr.str())
+    assert lines == ["up lab.yml [] [] False new", "down lab.yml"] * runs
+
+
+@pytest.mark.parametrize("option", [["--harness-run", "lab"], ["--harness-keep"]])
+def test_new_clusters_for_each_test_are_not_kept(
+    option: list[str], pytester: pytest.Pytester
+) -> None:
+    result = pytester.runpytest("--harness-scope", "function", *option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines("*--harness-scope function starts new clusters*")
 
 
 def test_scenarios_of_markers_and_of_the_option_are_up_one_at_a_time(
