@@ -15,7 +15,7 @@ DAEMONS := $(BIN)/pytest tests/integration -n auto -v --durations=15 --durations
 run: setup  ## the federation scenario: set up, deploy, verify, report, remove
 	$(BIN)/harness run scenarios/federation.yml
 
-test:  ## lint, types, unit tests; each kind of scenario, check and sabotage once on real daemons
+test:  ## lint, types, unit tests; then on real daemons: a single node, the federation, elastic nodes
 	$(MAKE) --no-print-directory --jobs=2 check image
 	$(DAEMONS) -m core
 
@@ -23,7 +23,7 @@ test:  ## lint, types, unit tests; each kind of scenario, check and sabotage onc
 image: setup
 	$(BIN)/harness images build $$($(BIN)/python -c 'from harness.releases import DEFAULT; print(DEFAULT)')
 
-test-all: test test-rest test-exhaustive  ## test; then all sabotages, every scenario on a second release, all releases
+test-all: test test-rest test-exhaustive  ## test; then all scenarios, sabotages and releases
 
 # What continuous integration adds to test. HARNESS_VAGRANT=1 first installs what virtual machines need.
 test-rest: setup

@@ -22,9 +22,13 @@ _INOTIFY, _MEMORY = 12 * 7, 1.5e9
 # any other module run on one worker.
 _BY_CASE = ("change", "reference", "releases", "scenarios", "site_bundle", "upgrade")
 _BY_TEST = ("elastic", "sabotage")
-# Modules in which the sabotages of each sabotage_*.py have a run of their own, unless `make test`
-# selects only a few.
-_BY_KIND = ("ha", "sabotage")
+# Modules that share the single node and the federation. Faults come last: daemons that they restart
+# log errors.
+_SHARING = ("stages", "isolation", "faults")
+# Modules of which `make test` runs the first sabotage of each kind.
+_CORE = ("sabotage", "submissions")
+# The scenarios of which `make test` runs all checks.
+_IN_MAKE_TEST = ("elastic-l3", "federation", "single-node")
 # The longest modules, which start first, so that no worker still runs one when the others are done.
 _LONGEST = (
     "sources",
@@ -51,6 +55,14 @@ _LONGEST = (
     "mpi",
     "login",
     "scenarios",
+    "existing",
+    "interruptions",
+    "pods",
+    "dns",
+    "directory",
+    "schedmd",
+    "oci",
+    *_SHARING,
 )
 
 
@@ -69,9 +81,12 @@ class _Parts(LoadScopeScheduling):
         module = _module(nodeid)
         if module in _BY_CASE:
             return nodeid
+        if module in _SHARING:
+            return "sharing"
         test, _, case = nodeid.partition("[")
-        if module in _BY_KIND and self.config.option.markexpr != "core":
-            return f"{test}[{case.partition('-')[0]}"
+        if module == "sabotage" and self.config.option.markexpr != "core":
+            # Those of sabotage.py have one run, and those of all sabotage_*.py another.
+            return f"{test}[{case.startswith('sabotage-')}"
         return test if module in _BY_TEST else nodeid.partition("::")[0]
 
 
@@ -85,23 +100,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Put the longest modules first; mark the sabotages.
 
-    One of each kind is part of `make test`; those of checks that another sabotage has broken are
-    part of `make test-exhaustive`.
+    One of each kind in _CORE is part of `make test`; those of checks that another sabotage has
+    broken are part of `make test-exhaustive`.
     """
     order = {module: number for number, module in enumerate(_LONGEST)}
     items.sort(key=lambda item: order.get(_module(item.nodeid), len(order)))
     with_sabotage = [
         item for item in items if "[" in item.nodeid and "sabotage" in item.callspec.params
     ]
-    # `make test` uses no virtual machines, and does not compile Slurm.
-    not_core = {"vagrant", "sources"}
-    with_sabotage = [item for item in with_sabotage if _module(item.nodeid) not in not_core]
+    # These break checks of other hosts, or of a Slurm that was compiled.
+    unlike_others = {"vagrant", "sources"}
+    with_sabotage = [item for item in with_sabotage if _module(item.nodeid) not in unlike_others]
     first_of_each_kind = {
         (
             item.originalname,
             item.callspec.id.partition("-")[0] if _module(item.nodeid) == "sabotage" else "",
         ): item
         for item in reversed(with_sabotage)
+        if _module(item.nodeid) in _CORE
     }
     core = [*first_of_each_kind.values()]
     broken: set[str] = set()
@@ -147,9 +163,10 @@ def harness(environment: dict[str, str]) -> Harness:
 
 
 @pytest.fixture(scope="session")
-def quick(pytestconfig: pytest.Config) -> bool:
-    """Whether one check suffices before a scenario is broken: `make test` has run them all."""
-    return "not core" in pytestconfig.option.markexpr
+def passed_before(pytestconfig: pytest.Config) -> frozenset[str]:
+    """The scenarios of which `make test` has run all checks; its other parts come later."""
+    expression = pytestconfig.option.markexpr
+    return frozenset() if expression in {"", "core"} else frozenset(_IN_MAKE_TEST)
 
 
 # The federation, passed and still up.

@@ -23,7 +23,6 @@ _DEPENDENCIES = "when_their_dependencies_allow_it"
 _REQUEUED = "requeued_job_runs_again"
 _SHARED = "share_nodes_and_cpus"
 SCHEDULING = [
-    # First, because `make test` runs it: it fails after seconds.
     at_ctl("than_its_throttle", sbatch("s/%1//"), "of an array with --array=0-3%1 began"),
     at_ctl(
         "entry_of_a_scrontab",

@@ -59,7 +59,7 @@ def command_line(environment: dict[str, str]) -> Harness:
 
 
 def kept(
-    harness: Harness, runs: Path, scenario: str, *choices: str, quick: bool
+    harness: Harness, runs: Path, scenario: str, *choices: str, quick: bool = False
 ) -> Iterator[OpenRun]:
     """Run a scenario, which must pass, and keep it up for tests that break it.
 
@@ -93,7 +93,8 @@ def kept_up(scenario: str, *choices: str, scope: Literal["module", "session"] = 
     """Return a fixture: a shipped scenario's run, passed and still up."""
 
     @pytest.fixture(scope=scope)
-    def run(harness: Harness, runs: Path, quick: bool) -> Iterator[OpenRun]:
+    def run(harness: Harness, runs: Path, passed_before: frozenset[str]) -> Iterator[OpenRun]:
+        quick = scenario in passed_before
         yield from kept(harness, runs, scenario, *choices, quick=quick)
 
     return run

@@ -13,7 +13,7 @@ from harness.errors import CommandFailed, HarnessError
 from harness.faults import Fault
 from harness.open_run import OpenRun
 from harness.wait import wait_until
-from support import Harness, deployed, kept_up
+from support import Harness, deployed
 
 # Deadline in seconds for steps that take 20 s on an idle machine. slurmctld asks a node that was
 # silent only every 100 s.
@@ -116,10 +116,6 @@ CASES = [
         "srun --immediate=15 --nodelist=aws4 true && echo fine",
     ),
 ]
-
-
-# A federation of these tests only: daemons that a fault restarts log errors afterwards.
-federation = kept_up("federation")
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

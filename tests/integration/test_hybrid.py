@@ -27,7 +27,6 @@ def shared(harness: Harness, runs: Path) -> Iterator[OpenRun]:
         yield run
 
 
-@pytest.mark.core
 def test_quick_checks_of_the_ledger_pass(shared: OpenRun) -> None:
     evaluation = lifecycle.verify(
         shared,

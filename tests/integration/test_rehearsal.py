@@ -42,7 +42,6 @@ rehearsal:
 faulty = kept_up("federation-faults")
 
 
-@pytest.mark.core
 def test_old_rehearsal_is_rechecked_from_its_recorded_history(
     harness: Harness, faulty: OpenRun
 ) -> None:

@@ -55,6 +55,7 @@ def test_cluster_of_an_older_release_passes_under_a_newer_slurmdbd(
     assert "older 24.11, newer 26.05, slurmdbd 26.05" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_what_slurm_gets_wrong_in_a_mixed_federation_is_found_and_explained(
     harness: Harness,
 ) -> None:

@@ -20,13 +20,11 @@ def rest(harness: Harness, runs: Path) -> Iterator[OpenRun]:
         yield run
 
 
-@pytest.mark.core
 def test_every_check_of_the_rest_api_passes(rest: OpenRun) -> None:
     evaluation = lifecycle.verify(rest, ["test_rest"])
     assert {check.outcome for check in evaluation.checks} == {"passed"}, evaluation
 
 
-@pytest.mark.core
 def test_daemons_that_a_check_restarted_have_started_without_an_error(rest: OpenRun) -> None:
     """The check provokes errors in the same second, before the restart."""
     for check in ("after_its_rotation", "started_without_an_error"):

@@ -20,7 +20,6 @@ def scale(harness: Harness, runs: Path) -> Iterator[OpenRun]:
         yield run
 
 
-@pytest.mark.core
 def test_many_nodes_and_jobs_pass(scale: OpenRun) -> None:
     verified = [name for sabotage in SCALE for name in sabotage.checks]
     evaluation = lifecycle.verify(scale, [*verified, "without_an_error"])

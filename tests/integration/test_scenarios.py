@@ -9,15 +9,15 @@ import pytest
 
 from support import SCENARIOS, SMALL_SCALE, Harness
 
-# Scenarios that no other test runs on the default release. Their checks are also those of others
-# that `make test` runs, so it runs only the one whose nodes are unlike all others'.
+# Scenarios that no other test runs on the default release. Those of `make test-exhaustive` have
+# only checks that other scenarios have, too.
 FIRST = [
-    pytest.param("dynamic", marks=pytest.mark.core),
+    pytest.param("dynamic", marks=pytest.mark.exhaustive),
     pytest.param("elastic-l0", marks=pytest.mark.exhaustive),
     pytest.param("elastic-l1", marks=pytest.mark.exhaustive),
     "elastic-l2",
     pytest.param("federation-small", marks=pytest.mark.exhaustive),
-    "topology-tree",
+    pytest.param("topology-tree", marks=pytest.mark.exhaustive),
 ]
 SECOND = [
     ("cloudburst", "26.05"),

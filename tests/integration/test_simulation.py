@@ -181,6 +181,7 @@ def test_backfill_starts_a_job_that_delays_no_other(simulations: dict[str, Simul
     assert start(with_backfill["wide"]) <= 500 + BACKFILL_DELAY
 
 
+@pytest.mark.exhaustive
 def test_nodes_may_be_on_several_hosts(harness: Harness, tmp_path: Path) -> None:
     trace, report = tmp_path / "trace.csv", tmp_path / "report"
     write(trace, *QUEUE, *PAIR)

@@ -117,6 +117,7 @@ def test_rehearsal_of_a_bundle_behaves_as_the_site_does(
     succeed("verify", "--run", copy.stem, *selected)
 
 
+@pytest.mark.exhaustive
 def test_rehearsal_of_a_federation_behaves_as_the_site_does(
     harness: Harness, succeed: Succeed, removed: list[str], tmp_path: Path
 ) -> None:

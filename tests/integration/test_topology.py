@@ -19,7 +19,6 @@ def test_check_fails_where_jobs_are_placed_differently(
     break_and_verify(topologies, sabotage)
 
 
-@pytest.mark.core
 def test_blocks_of_topology_conf_are_respected(harness: Harness) -> None:
     done = verified(harness, SCENARIOS / "topology-block.yml", ["test_topology"])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -176,6 +176,7 @@ users:
 """
 
 
+@pytest.mark.exhaustive
 def test_elastic_nodes_with_images_of_the_users_own_are_upgraded(
     harness: Harness, runs: Path, tmp_path: Path
 ) -> None:

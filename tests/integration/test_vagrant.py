@@ -33,13 +33,6 @@ from sabotage import (
 from sabotage_login import LOGIN_MACHINES
 from support import SCENARIOS, Harness, command, command_line, deployed, kept, new_run
 
-MISSING = [finding for finding in doctor.examine("vagrant") if finding.fatal and not finding.ok]
-pytestmark = pytest.mark.skipif(
-    bool(MISSING),
-    reason="NOT RUN, nothing is proven of virtual machines here: "
-    + "; ".join(f"{finding.subject}: {finding.text}" for finding in MISSING)
-    + "; as root, `harness doctor --provider vagrant --fix`",
-)
 # One node of each kind that comes and goes.
 COMING_AND_GOING = """
 release: "24.11"
@@ -106,6 +99,18 @@ apt-get update >&2
 apt-get install --yes --no-install-recommends --download-only docker.io >&2
 tar --directory=/var/cache/apt/archives --create .
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _vagrant() -> None:
+    """Skip the tests where something is missing; to find out takes seconds."""
+    missing = [one for one in doctor.examine("vagrant") if one.fatal and not one.ok]
+    if missing:
+        pytest.skip(
+            "NOT RUN, nothing is proven of virtual machines here: "
+            + "; ".join(f"{one.subject}: {one.text}" for one in missing)
+            + "; as root, `harness doctor --provider vagrant --fix`"
+        )
 
 
 def test_machines_boot_when_jobs_need_their_nodes_and_stop_when_these_are_idle(
@@ -223,7 +228,7 @@ def test_containers_on_a_machine_with_cgroup_v2_confine_jobs(
         subprocess.run(create, check=True, capture_output=True)
         inside = command_line({**environment, "DOCKER_CONFIG": str(tmp_path / "docker")})
         with contextmanager(kept)(
-            inside, runs, "single-node", "--provider=docker:inner", *CONFINED, quick=False
+            inside, runs, "single-node", "--provider=docker:inner", *CONFINED
         ) as containers:
             for sabotage in CONFINEMENT:
                 break_and_verify(containers, sabotage)
@@ -264,7 +269,7 @@ def test_nothing_is_left_of_a_killed_run_that_lost_its_directory(
 @pytest.fixture(scope="module")
 def machines(request: pytest.FixtureRequest, harness: Harness, runs: Path) -> Iterator[OpenRun]:
     """A scenario's virtual machines, passed and still up; those of the one before are gone."""
-    yield from kept(harness, runs, request.param, "--provider", "vagrant", quick=False)
+    yield from kept(harness, runs, request.param, "--provider", "vagrant")
 
 
 @pytest.mark.parametrize(
