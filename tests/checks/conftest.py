@@ -139,6 +139,21 @@ class Jobs:
         """Submit a job that no other cluster of a federation may take."""
         return self.submit(cluster, body, *only(cluster, self.plan), *options, user=user)
 
+    def wait_until_begun(self, cluster: SlurmCluster, job_ids: Collection[int]) -> None:
+        """Wait until jobs run, and their scripts have begun.
+
+        Only then they end when they are cancelled: slurmstepd sends no SIGTERM to a task that it
+        has not executed yet (proctrack/linuxproc, kill_tree.c), which is killed after KillWait.
+        """
+        cluster.wait_for(job_ids, {"RUNNING"})
+        wait_until(
+            lambda: {trace.job_id for trace in self.traces() if trace.cluster == cluster.name},
+            {*job_ids}.issubset,
+            what=f"the scripts of jobs {sorted(job_ids)} on {cluster.name} to begin",
+            timeout=120,
+            show=lambda begun: f"those of {sorted(begun & {*job_ids})} have begun",
+        )
+
     def access_options(self, cluster: SlurmCluster) -> list[str]:
         """Return the options that jobs need in a cluster's default partition.
 

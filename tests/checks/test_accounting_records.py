@@ -52,7 +52,7 @@ def test_failed_and_cancelled_jobs_are_recorded_as_such(
     cluster = list(clusters.values())[-1]
     failing = jobs.submit_here(cluster, "exit 3")
     cancelled = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED)
-    cluster.wait_for([cancelled], {"RUNNING"})
+    jobs.wait_until_begun(cluster, [cancelled])
     cluster.run("scancel", str(cancelled), user=jobs.user)
     cluster.wait_for([failing, cancelled])
     wait_for_records(cluster, {failing: ("FAILED", 3), cancelled: ("CANCELLED", 0)})

@@ -295,7 +295,7 @@ def test_user_cannot_cancel_a_job_of_another_user(
 ) -> None:
     cluster = next(iter(clusters.values()))
     job_id = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED)
-    cluster.wait_for([job_id], {"RUNNING"})
+    jobs.wait_until_begun(cluster, [job_id])
     answer = cluster.run("scancel", str(job_id), user=users[1], check=False)
     assert "Access/permission denied" in answer.stderr, f"scancel as {users[1]}: {answer.stderr}"
     assert cluster.job(job_id).state == "RUNNING"

@@ -118,11 +118,11 @@ def test_user_has_no_more_jobs_at_a_time_than_the_qos_allows(
 def reach_limit_of_jobs(limit: Limited, jobs: Jobs) -> None:
     """Fail unless a job beyond a limit waits until another one ends."""
     first, *others = [submit(jobs, limit) for _ in range(int(limit.limits["MaxJobsPerUser"]))]
-    limit.cluster.wait_for([first, *others], {"RUNNING"})
+    jobs.wait_until_begun(limit.cluster, [first, *others])
     beyond = submit(jobs, limit)
     waits_because(limit.cluster, beyond, "QOSMaxJobsPerUserLimit")
     limit.cluster.run("scancel", str(first), user=limit.user)
-    limit.cluster.wait_for([beyond], {"RUNNING"})
+    jobs.wait_until_begun(limit.cluster, [beyond])
     limit.cluster.run("scancel", str(beyond), *map(str, others), user=limit.user)
     limit.cluster.wait_for([beyond, *others])
 
@@ -135,11 +135,11 @@ def test_user_has_no_more_gpus_at_a_time_than_the_qos_allows(
         allowed = re.search(r"gres/gpu=(\d+)", limit.limits.get("MaxTRESPerUser", ""))
         if allowed and plan.scenario.clusters[limit.cluster.name].gpus():
             full_job = submit(jobs, limit, f"--gres=gpu:{allowed[1]}")
-            limit.cluster.wait_for([full_job], {"RUNNING"})
+            jobs.wait_until_begun(limit.cluster, [full_job])
             beyond = submit(jobs, limit, "--gres=gpu:1")
             waits_because(limit.cluster, beyond, "QOSMaxGRESPerUser")
             limit.cluster.run("scancel", str(full_job), user=limit.user)
-            limit.cluster.wait_for([beyond], {"RUNNING"})
+            jobs.wait_until_begun(limit.cluster, [beyond])
             limit.cluster.run("scancel", str(beyond), user=limit.user)
             limit.cluster.wait_for([beyond])
 
@@ -218,7 +218,7 @@ def test_gpus_are_allocated_to_one_job_at_a_time_which_knows_its_own(
         job_id = jobs.submit(
             cluster, job_trace.UNTIL_CANCELLED, *options, f"--gres=gpu:{gpus}", user=user
         )
-        cluster.wait_for([job_id], {"RUNNING"})
+        jobs.wait_until_begun(cluster, [job_id])
         shown = cluster.run("scontrol", "--local", "show", "job", "--details", str(job_id)).stdout
         for indices in re.findall(r"IDX:([0-9,-]+)", shown):
             taken.update(hostlist.expand(f"[{indices}]"))

@@ -307,7 +307,7 @@ def test_figures_agree_with_squeue_sinfo_and_sdiag(
         options = small(plan, name, 5)
         running = jobs.submit_here(cluster, job_trace.UNTIL_CANCELLED, *options)
         held = jobs.submit_here(cluster, "true", "--hold", *options)
-        cluster.wait_for([running], {"RUNNING"})
+        jobs.wait_until_begun(cluster, [running])
         agree(cluster, prometheus, f"job {running} runs and job {held} is held")
         cluster.run("scancel", str(running))
         cluster.run("scontrol", "release", str(held))

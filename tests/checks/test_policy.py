@@ -82,7 +82,7 @@ def test_jobs_preempt_those_of_lower_qos(
             "--requeue",
             user=pair.user,
         )
-        cluster.wait_for([low], {"RUNNING"})
+        jobs.wait_until_begun(cluster, [low])
         running = cluster.job(low)
         assert running
         node = f"--nodelist={running.node_list}"
@@ -95,7 +95,7 @@ def test_jobs_preempt_those_of_lower_qos(
             f"--qos={pair.high}",
             user=pair.user,
         )
-        cluster.wait_for([high], {"RUNNING"})
+        jobs.wait_until_begun(cluster, [high])
         wait_until(
             lambda: cluster.job(low),  # noqa: B023  called at once
             lambda job: job is not None and job.state in states,  # noqa: B023

@@ -422,7 +422,7 @@ def test_token_of_a_user_cannot_cancel_a_job_of_another_user(
     """Checks the job itself: 23.11 and later report no error to a user who may not cancel it."""
     for version in api.versions():
         job_id = submitted(api, version, plan, jobs, job_trace.UNTIL_CANCELLED)
-        api.cluster.wait_for([job_id], {"RUNNING"})
+        jobs.wait_until_begun(api.cluster, [job_id])
         answer = api.ask("DELETE", f"/slurm/{version}/job/{job_id}", users[1])
         state = api.cluster.job(job_id).state
         assert state == "RUNNING", (
