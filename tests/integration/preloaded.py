@@ -38,18 +38,26 @@ def server(path: str) -> subprocess.Popen[bytes]:
 
 def serve(path: str) -> None:
     """Run a module for each request, at the same time if necessary, until standard input ends."""
+    import gc
     import select
     import signal
 
     import ansible_runner  # noqa: F401
+    import jwt  # noqa: F401
     import pytest  # noqa: F401
 
     import harness.cli
     import harness.cluster.diagnosis
+    import harness.elastic.node_failures
     import harness.lifecycle
     import harness.providers.docker.containers
+    import harness.rehearsal.execution
+    import harness.testing
     import harness.verify.selection  # noqa: F401
 
+    _render_once()
+    # The forks need not look for garbage among all of this.
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
@@ -78,6 +86,17 @@ def serve(path: str) -> None:
             sys.stderr.flush()
             connection.sendall(bytes([code]))
             os._exit(0)
+
+
+def _render_once() -> None:
+    """Compile the templates, and read the files of releases."""
+    from harness import scenario
+    from harness.capabilities import OWN_MACHINES
+    from harness.plan import make_plan
+    from harness.render import render
+    from harness.shipped_files import SCENARIOS
+
+    render(make_plan("preloaded", scenario.load(SCENARIOS / "federation.yml"), OWN_MACHINES))
 
 
 def _run(module: str, arguments: list[str], path: str) -> int:
