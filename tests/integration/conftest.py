@@ -42,6 +42,7 @@ _LONGEST = (
     "rehearsal",
     "monitoring",
     "simulation",
+    "simulated_clock",  # short, but would else wait in `make test` for another module to end
     "scheduling",
     "upgrade",
     "change",

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from harness import lifecycle
 from harness.cluster import slurm
-from harness.kubernetes import hybrid_cluster, operator
+from harness.kubernetes import hybrid_cluster
 from harness.kubernetes.amounts import Amount
 from harness.kubernetes.ledger_entries import READY, REFUSED, Entries
-from harness.kubernetes.operator import SharedNode, Slurmrestd
 from harness.open_run import OpenRun
 from harness.wait import wait_until
 from sabotage import HYBRID, Sabotage, break_and_verify
 from support import SCENARIOS, Harness, deployed
+
+if TYPE_CHECKING:
+    from harness.kubernetes.operator import SharedNode, Slurmrestd
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +53,11 @@ def test_check_fails_where_the_ledger_is_not_kept(shared: OpenRun, sabotage: Sab
 def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cpus(
     jobs_are_asked: bool, answer: str, shared: OpenRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Only here, because kopf is slow to import, and each worker imports this module.
+    from harness.kubernetes import operator
+
     job_ids: list[int] = []
-    offer = Slurmrestd.offer
+    offer = operator.Slurmrestd.offer
 
     async def offer_after_a_job(self: Slurmrestd, node: SharedNode, amount: Amount) -> None:
         if not job_ids:
@@ -76,9 +82,9 @@ def test_operator_queries_jobs_and_so_sees_one_that_starts_before_it_cuts_all_cp
             await operator.settle(slurmrestd, "n1", {}, entries)
         return state
 
-    monkeypatch.setattr(Slurmrestd, "offer", offer_after_a_job)
+    monkeypatch.setattr(operator.Slurmrestd, "offer", offer_after_a_job)
     if not jobs_are_asked:
-        monkeypatch.setattr(Slurmrestd, "taken", taken_by_none)
+        monkeypatch.setattr(operator.Slurmrestd, "taken", taken_by_none)
     with hybrid_cluster.with_operator(
         shared.directory, shared.plan, slurm.clusters(shared.ssh, shared.plan), shared.ssh
     ) as there:
