@@ -142,8 +142,9 @@ class Jobs:
     def wait_until_begun(self, cluster: SlurmCluster, job_ids: Collection[int]) -> None:
         """Wait until jobs run, and their scripts have begun.
 
-        Only then they end when they are cancelled: slurmstepd sends no SIGTERM to a task that it
-        has not executed yet (proctrack/linuxproc, kill_tree.c), which is killed after KillWait.
+        Only then do they end as soon as they are cancelled: slurmstepd sends no SIGTERM to a task
+        that it has not executed yet (proctrack/linuxproc, kill_tree.c), which is killed after
+        KillWait.
         """
         cluster.wait_for(job_ids, {"RUNNING"})
         wait_until(

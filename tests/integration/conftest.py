@@ -42,7 +42,7 @@ _LONGEST = (
     "rehearsal",
     "monitoring",
     "simulation",
-    "simulated_clock",  # short, but would else wait in `make test` for another module to end
+    "simulated_clock",  # short, but otherwise waits in `make test` for another module to end
     "scheduling",
     "upgrade",
     "change",

@@ -116,7 +116,7 @@ ON_EACH_RELEASE = [
     pytest.param(name, marks=[pytest.mark.exhaustive] * (name != releases.DEFAULT))
     for name in reference.tested()
 ]
-# A release, and of how many cases one is compared.
+# Releases, and which of their cases are compared: every third, or all.
 CASES_ON_EACH_RELEASE = [
     *([] if reference.ORIGIN else [(releases.DEFAULT, 3)]),
     *(pytest.param(name, 1, marks=pytest.mark.exhaustive) for name in reference.tested()),
