@@ -13,6 +13,8 @@ import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from harness.open_run import OpenRun, Say
 from harness.parsing import hostlist
 from harness.plan import Host
 from harness.providers import CanCreate, Provider, ability
-from harness.render import RenderedFile, template
+from harness.render import RenderedFile, render, template
 from harness.simulation import session
 from harness.simulation.session import PolicySource
 from harness.wait import wait_until
@@ -58,12 +60,14 @@ def first_run(
     """Compare up, deploy and ready with the floor.
 
     The floor is a plain script that brings up the same hosts, files and daemons. Both run in turn,
-    `repeat` times each; the harness deploys a second time, with nothing to do. Returns the seconds
-    of every stage; the ratio of each pair, and their median; the median ratio of the second deploy
-    to the first; and the number of tasks that Ansible ran on hosts.
+    `repeat` times each; the harness deploys a second time, with nothing to do, and a third time,
+    with a changed option. Returns the seconds of every stage; the ratio of each pair, and their
+    median; the median ratio of the second deploy to the first; the median seconds of the third, and
+    of `scontrol reconfigure` alone; and the number of tasks that Ansible ran on hosts.
     """
     rounds = []
     again = []
+    changed = []
     tasks = 0
     for number in range(1, repeat + 1):
         say(f"round {number} of {repeat}: harness")
@@ -75,6 +79,7 @@ def first_run(
             lifecycle.deploy(run)
             second = {stage: _seconds(run)[stage] for stage in ("deploy", "ready")}
             again.append(round(sum(second.values()) / sum(first[stage] for stage in second), 2))
+            changed.append(_deploy_a_change(run, scenario_path))
         say(f"round {number} of {repeat}: floor")
         floor = lifecycle.create(scenario_path, provider, runs, say)
         with lifecycle.provisioned(floor):
@@ -92,7 +97,25 @@ def first_run(
         "ratios": ratios,
         "ratio": statistics.median(ratios),
         "again": statistics.median(again),
+        "changed": {
+            what: statistics.median(seconds[what] for seconds in changed)
+            for what in ("deploy", "reconfigure")
+        },
     }
+
+
+def _deploy_a_change(run: OpenRun, path: Path) -> dict[str, float]:
+    """Return the seconds to deploy a changed option of slurm.conf, and to reconfigure by hand."""
+    clusters = slurm.clusters(run.ssh, run.plan)
+    settings = [f"clusters.{name}.options.MinJobAge=299" for name in clusters]
+    plan = lifecycle.read_plan(path, run.provider, (), settings)
+    changed = replace(run, plan=plan, tree=render(plan))
+    deployed = _timed(lambda: lifecycle.deploy(changed))
+    reconfigured = 0.0
+    for cluster in clusters.values():
+        reconfigured += _timed(partial(slurm.reconfigure, cluster))
+        slurm.connect_siblings(plan, clusters, run.say)
+    return {"deploy": deployed, "reconfigure": reconfigured}
 
 
 def elastic_nodes(

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Any
 from rich.text import Text
 
 from harness import interrupts, run_secrets
-from harness.cluster import logs
-from harness.errors import DeployError, HarnessError
+from harness.cluster import logs, slurm
+from harness.errors import CommandFailed, DeployError, HarnessError
 from harness.inventory import PYTHON
 from harness.plan import Host, Plan
 from harness.render import Tree
@@ -41,8 +41,7 @@ def deploy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh, say: Callable[[str], N
     deployed_before = payloads.exists()
     secrets = run.secrets()
     _write_payloads(payloads, tree, secrets)
-    if deployed_before and _has_nothing_to_do(plan, payloads, ssh):
-        say("nothing to do: every host has its files, and its daemons are running")
+    if deployed_before and _deploy_without_restart(plan, payloads, ssh, say):
         return
     failures: list[Failure] = []
 
@@ -88,38 +87,85 @@ def copy(run: RunDir, plan: Plan, tree: Tree, ssh: Ssh) -> None:
     _write_payloads(payloads, tree, run.secrets())
 
     def install(host: Host) -> None:
-        units = json.dumps(host.daemons)
-        program = [PYTHON, "-c", _INSTALL_FILES.read_text(), "[]", units]
-        ssh.run(host.name, program, stdin=(payloads / f"{host.name}.json").read_text())
+        _install_files(host, payloads, ssh)
         # The next deployment must not restart what has read its files by then.
-        ssh.run(host.name, ["rm", "--recursive", "--force", _PENDING])
+        _daemons_have_read(host, ssh)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(install, plan.permanent_hosts()))
 
 
-def _has_nothing_to_do(plan: Plan, payloads: Path, ssh: Ssh) -> bool:
-    """Return whether the playbook would change no host; also create objects that slurmdbd lacks."""
+def _install_files(host: Host, payloads: Path, ssh: Ssh, *options: str) -> dict[str, Any]:
+    """Install the files of a host; return what install_files.py prints."""
+    program = [PYTHON, "-c", _INSTALL_FILES.read_text(), "[]", json.dumps(host.daemons), *options]
+    stdin = (payloads / f"{host.name}.json").read_text()
+    printed: dict[str, Any] = json.loads(ssh.run(host.name, program, stdin=stdin).stdout)
+    return printed
 
-    def is_in_place(host: Host) -> bool:
-        units = json.dumps(host.daemons)
-        look = [PYTHON, "-c", _INSTALL_FILES.read_text(), units, "[]", "look"]
-        payload = (payloads / f"{host.name}.json").read_text()
-        return ssh.run(host.name, look, stdin=payload, check=False).exit_code == 0
 
+def _daemons_have_read(host: Host, ssh: Ssh) -> None:
+    """Forget which daemons of a host had to read their files."""
+    ssh.run(host.name, ["rm", "--recursive", "--force", _PENDING])
+
+
+def _deploy_without_restart(
+    plan: Plan, payloads: Path, ssh: Ssh, say: Callable[[str], None]
+) -> bool:
+    """Do what the playbook would do, in less time, if no daemon must start or restart.
+
+    Return whether that was so. If not, the playbook completes what this has begun. DeployError if
+    slurmctld refuses what has changed.
+    """
+    if any(cluster.backup_controllers for cluster in plan.scenario.clusters.values()):
+        return False  # slurmctld does not tell backup controllers to read their files again
+
+    def install(host: Host) -> dict[str, Any]:
+        return _install_files(host, payloads, ssh, "reload")
+
+    hosts = plan.permanent_hosts()
     try:
         with ThreadPoolExecutor(8) as pool:
-            if not all(pool.map(is_in_place, plan.permanent_hosts())):
-                return False
-        if client := plan.accounting_client():
-            for part in ("", "late") if plan.has_late_objects() else ("",):
-                ssh.run(client.name, ["/usr/local/sbin/slurm-accounting-objects", part])
+            results = dict(zip(hosts, pool.map(install, hosts), strict=True))
+            _create_objects(plan, ssh)
+            reloading = [host for host in hosts if results[host]["unit_actions"]]
+            _reconfigure(plan, {host.cluster for host in reloading}, ssh, say)
+            list(pool.map(lambda host: _daemons_have_read(host, ssh), reloading))
+        if plan.has_late_objects():
+            _create_objects(plan, ssh, "late")
         for host in plan.with_reservations():
             ssh.run(host.name, ["/usr/local/sbin/slurm-reservations"])
+    except DeployError:
+        raise
     except HarnessError as error:
         _LOG.debug("%s", error)  # the playbook will fail in the same way, and report it
         return False
+    if not any(result["changed"] for result in results.values()):
+        say("nothing to do: every host has its files, and its daemons are running")
     return True
+
+
+def _create_objects(plan: Plan, ssh: Ssh, part: str = "") -> None:
+    """Create the accounts, users and other objects that slurmdbd lacks."""
+    if client := plan.accounting_client():
+        ssh.run(client.name, ["/usr/local/sbin/slurm-accounting-objects", part])
+
+
+def _reconfigure(plan: Plan, names: Set[str | None], ssh: Ssh, say: Callable[[str], None]) -> None:
+    """Have the daemons of clusters read their configuration, one cluster after the other.
+
+    A member of a federation must be connected again before the next one is reconfigured.
+    """
+    clusters = slurm.clusters(ssh, plan)
+    for name, cluster in clusters.items():
+        if name in names:
+            say(f"Reconfigure {name}")
+            try:
+                slurm.reconfigure(cluster)
+            except CommandFailed as error:
+                output = error.stderr.strip()
+                failure = Failure(cluster.controller, "slurmctld", "scontrol reconfigure", output)
+                raise DeployError(_message(failure, plan, ssh)) from error
+            slurm.connect_siblings(plan, clusters, say)
 
 
 def _output(result: Mapping[str, Any], secrets: Mapping[str, str]) -> str:

@@ -42,6 +42,8 @@ _MOST_OUTPUT = 256 * 2**20
 # Bytes of a command's standard error that are kept.
 _MOST_ERRORS = 2**16
 _CHUNK = 2**16
+# Lines of a command that a log shows.
+_MOST_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,16 @@ def as_user(user: str, script: str) -> str:
     return shlex.join(
         ["runuser", "-u", user, "--", "env", *environment, "sh", "-c", f"cd {home} && {script}"]
     )
+
+
+def _cut(word: str) -> str:
+    r"""Return a word of a command as a log shows it: without the end if it is a long program.
+
+    >>> _cut("program\n" * 30)
+    'program ...'
+    """
+    first, *more = word.splitlines() or [""]
+    return f"{first} ..." if len(more) > _MOST_LINES else word
 
 
 class Ssh:
@@ -119,7 +131,7 @@ class Ssh:
         remote = as_user(user, f"exec {shlex.join(command)}") if user else shlex.join(command)
         local = self.command(host, [remote])
         shown = shlex.join(local)
-        _LOG.debug("%s%s$ %s", f"{user}@" if user else "", host, shlex.join(command))
+        _LOG.debug("%s%s$ %s", f"{user}@" if user else "", host, shlex.join(map(_cut, command)))
         try:
             result = self._answer(host, local, stdin, timeout)
         except subprocess.TimeoutExpired as error:

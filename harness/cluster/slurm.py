@@ -910,6 +910,31 @@ def not_ready(plan: Plan, run: dict[str, SlurmCluster], *, idle: bool = False) -
     return missing
 
 
+def reconfigure(cluster: SlurmCluster) -> None:
+    """Reconfigure slurmctld; repeat the request if its answer does not arrive.
+
+    slurmctld answers once a new process has read everything (_attempt_reconfig() in controller.c),
+    which on a busy machine may take longer than scontrol waits: MessageTimeout.
+    """
+
+    def reconfigure() -> str:
+        try:
+            cluster.run("scontrol", "reconfigure")
+        except CommandFailed as error:
+            if not any(words in error.stderr for words in UNCERTAIN):
+                raise
+            return str(error)
+        return ""
+
+    wait_until(
+        reconfigure,
+        lambda problem: not problem,
+        what=f"slurmctld of {cluster.name} to be reconfigured",
+        timeout=180,
+        give_up=lambda _: cluster.controller_failed(),
+    )
+
+
 def connect_siblings(
     plan: Plan, run: dict[str, SlurmCluster], say: Callable[[str], None], timeout: float = 90
 ) -> None:
@@ -923,11 +948,16 @@ def connect_siblings(
 
     def look() -> list[tuple[str, str]]:
         try:
-            return [*_unconnected(plan, run)]
+            if not (missing := [*_unconnected(plan, run)]):
+                return []
         except CommandFailed:
-            if any(cluster.controller_failed() for cluster in run.values()):
-                return []  # the wait for the cluster reports why
-            raise
+            if not has_failed():
+                raise
+            return []
+        return [] if has_failed() else missing
+
+    def has_failed() -> bool:  # the wait for the cluster reports why
+        return any(cluster.controller_failed() for cluster in run.values())
 
     try:
         wait_until(

@@ -362,31 +362,6 @@ def _hosts_of(plan: Plan, cluster: str) -> list[str]:
     return [host.name for host in plan.hosts if host.cluster in {cluster, None}]
 
 
-def reconfigure(cluster: SlurmCluster) -> None:
-    """Reconfigure slurmctld; repeat the request if its answer does not arrive.
-
-    slurmctld answers once a new process has read everything (_attempt_reconfig() in controller.c),
-    which on a busy machine may take longer than scontrol waits: MessageTimeout.
-    """
-
-    def reconfigure() -> str:
-        try:
-            cluster.run("scontrol", "reconfigure")
-        except CommandFailed as error:
-            if not any(words in error.stderr for words in slurm.UNCERTAIN):
-                raise
-            return str(error)
-        return ""
-
-    wait_until(
-        reconfigure,
-        lambda problem: not problem,
-        what=f"slurmctld of {cluster.name} to be reconfigured",
-        timeout=_PATIENCE,
-        give_up=lambda _: cluster.controller_failed(),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Action:
     """Does one step of STEPS, or a command for the units of the hosts that it concerns."""
@@ -422,7 +397,7 @@ class _Action:
                 self._systemctl("restart", self.need)
             case "reconfigure":
                 for name in self.clusters:
-                    reconfigure(slurm.clusters(self.run.ssh, new)[name])
+                    slurm.reconfigure(slurm.clusters(self.run.ssh, new)[name])
             case "objects":
                 client = new.accounting_client()
                 if client:

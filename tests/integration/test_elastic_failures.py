@@ -17,12 +17,11 @@ import pytest
 
 from harness import slurm_options
 from harness.cluster import logs, node_state, slurm
-from harness.cluster.slurm import SlurmCluster, job_key
+from harness.cluster.slurm import SlurmCluster, job_key, reconfigure
 from harness.elastic import provisioning
 from harness.errors import CommandFailed
 from harness.open_run import OpenRun
 from harness.providers import CanCreate, ability
-from harness.rehearsal.change import reconfigure
 from harness.verify import job_trace
 from harness.wait import wait_until
 from support import Harness, deployed

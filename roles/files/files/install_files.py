@@ -7,7 +7,8 @@ installed, and units that are started later. Each file is written atomically. Fi
 call that this call does not name are removed. Users and directories in sysusers.d and tmpfiles.d
 are created.
 
-With a third argument, "look", it changes nothing, and exits with 1 if there is something to do.
+With a third argument, "reload", it changes nothing, and exits with 1, if a unit must be enabled,
+started or restarted, or if users, directories or units are among the files.
 """
 
 import fcntl
@@ -22,6 +23,8 @@ import tempfile
 RECORD = "/var/lib/slurm-harness/files.json"
 # A file with the pending action for each unit that has not read its files yet; a boot removes them.
 PENDING = "/run/slurm-harness"
+# Files that need more than a unit that reads them.
+SYSTEM = ("/etc/systemd/", "/etc/sysusers.d/", "/etc/tmpfiles.d/")
 
 
 def differs(file):
@@ -71,12 +74,15 @@ def left():
             yield unit, pending.read()
 
 
-def without(name, value, units):
-    """Return the units whose property has a different value."""
-    show = ["systemctl", "show", "--value", f"--property={name}", *units]
+def not_enabled_or_active(units):
+    """Return the units that are not enabled, and those that are not active."""
+    show = ["systemctl", "show", "--property=UnitFileState,ActiveState", *units]
     output = subprocess.run(show, check=True, stdout=subprocess.PIPE, text=True).stdout
-    states = output.split("\n")[::2]  # a line for each unit, separated by empty lines
-    return [unit for number, unit in enumerate(units) if states[number] != value]
+    states = [state.split("\n") for state in output.split("\n\n")]
+    return [
+        [unit for number, unit in enumerate(units) if wanted not in states[number]]
+        for wanted in ("UnitFileState=enabled", "ActiveState=active")
+    ]
 
 
 def record_of(files):
@@ -84,24 +90,16 @@ def record_of(files):
     return {file["path"]: [file["unit"], file["action"]] for file in files}
 
 
-def has_something_to_do(files, units):
-    """Whether a call would change a file or a unit."""
-    return bool(
-        any(map(differs, files))
-        or earlier() != record_of(files)
-        or list(left())
-        or without("UnitFileState", "enabled", units)
-        or without("ActiveState", "active", units)
-    )
-
-
 def execute(*words):
     """Run a command; standard output is reserved for the result of this program."""
     subprocess.run(words, check=True, stdout=sys.stderr)
 
 
-def install(files, units, later):
-    """Install files, start units, and return what changed and the actions for other units."""
+def install(files, units, later, only_reload):
+    """Install files, start units, and return what changed and the actions for other units.
+
+    With `only_reload`, return None and change nothing unless units need only to reload.
+    """
     # `down` waits for this lock before it restores the host, until this program ends.
     os.makedirs(os.path.dirname(RECORD), exist_ok=True)
     fcntl.flock(os.open(os.path.dirname(RECORD), os.O_RDONLY), fcntl.LOCK_EX)
@@ -116,6 +114,14 @@ def install(files, units, later):
     ):
         if unit and actions.get(unit) != "restart":
             actions[unit] = action
+    disabled, inactive = not_enabled_or_active(units + later)
+    if only_reload and (
+        disabled
+        or inactive
+        or set(actions.values()) - {"reload"}
+        or any(path.startswith(SYSTEM) for path in paths + gone)
+    ):
+        return None
     os.makedirs(PENDING, exist_ok=True)
     for unit, action in actions.items():
         with open(os.path.join(PENDING, unit), "w", encoding="utf-8") as pending:
@@ -135,7 +141,6 @@ def install(files, units, later):
                 "mode": "0644",
             }
         )
-    disabled = without("UnitFileState", "enabled", units + later)
     if disabled:
         execute("systemctl", "enable", "--quiet", *disabled)  # this also reloads all units
     elif any(path.startswith("/etc/systemd/") for path in [*paths, *gone]):
@@ -145,7 +150,7 @@ def install(files, units, later):
     for path in paths:
         if path.startswith("/etc/tmpfiles.d/"):
             execute("systemd-tmpfiles", "--create", path)
-    for unit in without("ActiveState", "active", units + later):
+    for unit in inactive:
         actions.setdefault(unit, "start")
     actions = {
         unit: action.replace("reload", "reload-or-restart") for unit, action in actions.items()
@@ -160,6 +165,7 @@ def install(files, units, later):
 
 if __name__ == "__main__":
     wanted, to_start, for_later = json.load(sys.stdin), *map(json.loads, sys.argv[1:3])
-    if sys.argv[3:] == ["look"]:
-        sys.exit(has_something_to_do(wanted, to_start + for_later))
-    print(json.dumps(install(wanted, to_start, for_later)))
+    result = install(wanted, to_start, for_later, sys.argv[3:] == ["reload"])
+    if result is None:
+        sys.exit(1)
+    print(json.dumps(result))

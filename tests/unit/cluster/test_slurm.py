@@ -364,3 +364,32 @@ def test_wait_for_a_cluster_ends_when_its_only_controller_has_failed(
     with pytest.raises(WaitTimeout, match=message):
         slurm.wait_until_ready(plan, clusters, timeout=2)
     assert (ssh.asked == 1) == ends
+
+
+class Controller:
+    """A cluster whose slurmctld gives these answers, the last one again and again."""
+
+    name = "one"
+
+    def __init__(self, *answers: str, failed: bool = False) -> None:
+        self.answers = [*answers]
+        self.failed = failed
+
+    def run(self, *command: str) -> None:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if answer:
+            raise CommandFailed(
+                "n1", " ".join(command), 1, "", f"slurm_reconfigure error: {answer}"
+            )
+
+    def controller_failed(self) -> bool:
+        return self.failed
+
+
+def test_reconfiguration_whose_answer_is_late_is_repeated_and_one_that_fails_is_not() -> None:
+    late, invalid = "Socket timed out on send/recv operation", "Invalid argument"
+    slurm.reconfigure(Controller(late, ""))  # type: ignore[arg-type]
+    with pytest.raises(CommandFailed, match=invalid):
+        slurm.reconfigure(Controller(invalid, ""))  # type: ignore[arg-type]
+    with pytest.raises(WaitTimeout, match=f"cannot succeed any more.*{late}"):
+        slurm.reconfigure(Controller(late, failed=True))  # type: ignore[arg-type]

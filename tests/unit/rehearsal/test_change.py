@@ -9,7 +9,7 @@ import pytest
 from fakes import FakeProvider
 from harness import lifecycle
 from harness.cluster.slurm import Job
-from harness.errors import CommandFailed, UsageError, WaitTimeout
+from harness.errors import UsageError
 from harness.rehearsal import change
 from harness.slurmconf import diff
 
@@ -96,32 +96,3 @@ def test_job_is_harmed_if_it_starts_again_or_is_ended(
     before: Job, after: Job | None, harmed: bool
 ) -> None:
     assert bool(change.harm(before, after)) == harmed
-
-
-class Controller:
-    """A cluster whose slurmctld gives these answers, the last one again and again."""
-
-    name = "one"
-
-    def __init__(self, *answers: str, failed: bool = False) -> None:
-        self.answers = [*answers]
-        self.failed = failed
-
-    def run(self, *command: str) -> None:
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if answer:
-            raise CommandFailed(
-                "n1", " ".join(command), 1, "", f"slurm_reconfigure error: {answer}"
-            )
-
-    def controller_failed(self) -> bool:
-        return self.failed
-
-
-def test_reconfiguration_whose_answer_is_late_is_repeated_and_one_that_fails_is_not() -> None:
-    late, invalid = "Socket timed out on send/recv operation", "Invalid argument"
-    change.reconfigure(Controller(late, ""))  # type: ignore[arg-type]
-    with pytest.raises(CommandFailed, match=invalid):
-        change.reconfigure(Controller(invalid, ""))  # type: ignore[arg-type]
-    with pytest.raises(WaitTimeout, match=f"cannot succeed any more.*{late}"):
-        change.reconfigure(Controller(late, failed=True))  # type: ignore[arg-type]
