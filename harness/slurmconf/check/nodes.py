@@ -45,17 +45,21 @@ def check(source: Source) -> Iterator[Finding]:
     """Yield the problems that slurmctld has with the nodes of slurm.conf."""
     known: dict[str, Setting] = {}
     yield from _default_lines(source)
-    # Lines that differ only in the names of their nodes are checked once: there may be many.
-    fine: set[tuple[tuple[str, int], int]] = set()
+    # Of lines that differ only in names and addresses, the rest is checked once: there may be many.
+    fine: set[tuple[object, ...]] = set()
     for row in source.rows("nodename"):
         names = names_of(row.first.value, source.release)
+        count = len(names or ())
         yield from _node_names(source, row, names, known)
-        alike = (row.alike, len(names or ()))
-        if alike not in fine:
-            findings = list(_node_options(source, row, len(names or ())))
+        rest = row.alike
+        if not row.values.keys().isdisjoint(_ORIGIN):
+            yield from _addresses(source, row, count)
+            rest = row.values_without(_ORIGIN)
+        if (count, rest) not in fine:
+            findings = list(_node_options(source, row, count))
             yield from findings
             if not findings:
-                fine.add(alike)
+                fine.add((count, rest))
     yield from _mistaken_nodes(source)
     for row in source.rows("downnodes"):
         yield from _down_nodes(source, row, known)
@@ -232,8 +236,9 @@ def _mistaken_nodes(source: Source) -> Iterator[Finding]:
 
 
 def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
-    if count:
-        yield from _counts(source, row, count)
+    port = row.all.get("port")
+    if count and port:
+        yield from _ports(source, port, count)
     state = row.all.get("state")
     if state and not _is_node_state(source.release, state.value):
         yield source.find(
@@ -243,8 +248,6 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
             f'"{state.value}" is not a node state',
             "such as UNKNOWN or CLOUD",
         )
-    yield from _ipv6_address(source, row)
-    yield from _broadcast_address(source, row)
     gres = row.all.get("gres")
     if gres:
         types = {*source.words("grestypes")}  # in the exact case (gres_name_filter)
@@ -276,6 +279,14 @@ def _node_options(source: Source, row: Row, count: int) -> Iterator[Finding]:
     yield from only_in(SLURMCTLD, _specialized(source, row))
 
 
+def _addresses(source: Source, row: Row, count: int) -> Iterator[Finding]:
+    """Check the names and addresses of a line's nodes."""
+    if count:
+        yield from _counts(source, row, count)
+    yield from _ipv6_address(source, row)
+    yield from _broadcast_address(source, row)
+
+
 def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
     """Check the lists that go with a line's nodes: src/common/node_conf.c, expand_nodeline_info."""
     for key in _ORIGIN:
@@ -301,8 +312,6 @@ def _counts(source: Source, row: Row, count: int) -> Iterator[Finding]:
                 f"one for {count} nodes; a Slurm built without --enable-multiple-slurmd refuses it"
             )
             yield source.find(setting, INFO, "count", message)
-    if port := row.all.get("port"):
-        yield from _ports(source, port, count)
 
 
 def _wrong_count(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -85,12 +85,18 @@ class Row:
     """
 
     def __init__(
-        self, first: Setting, defaults: Settings, values: dict[tuple[str, int], Mapping[str, str]]
+        self,
+        first: Setting,
+        defaults: Settings,
+        values: dict[tuple[object, ...], Mapping[str, str]],
     ) -> None:
         self.first = first
         self._defaults = defaults
         _, line, pair = first
-        self.alike = (line.text[pair.value_start + len(pair.value) :], id(defaults))
+        self.alike: tuple[object, ...] = (
+            line.text[pair.value_start + len(pair.value) :],
+            id(defaults),
+        )
         if self.alike not in values:
             values[self.alike] = {name: setting.value for name, setting in self.all.items()}
         self.values = values[self.alike]
@@ -109,6 +115,11 @@ class Row:
     def get(self, name: str) -> str | None:
         """Return an option's value."""
         return self.values.get(name)
+
+    def values_without(self, names: Collection[str]) -> tuple[object, ...]:
+        """Return the same for lines that differ only in their first value and in these options."""
+        own = ((name, self.values[name]) for name in self.own if name not in names)
+        return (id(self._defaults), *own)
 
 
 @dataclass
@@ -180,7 +191,7 @@ class Source:
     def _rows(self) -> dict[str, list[Row]]:
         rows: dict[str, list[Row]] = {key: [] for key in self.sections}
         defaults: dict[str, Settings] = {key: {} for key in rows}
-        values: dict[tuple[str, int], Mapping[str, str]] = {}
+        values: dict[tuple[object, ...], Mapping[str, str]] = {}
         for path, line in self.lines:
             if not line.pairs or (key := line.pairs[0].key.lower()) not in rows:
                 continue
